@@ -56,6 +56,7 @@ fn hand_off(tls: Option<TlsState>) -> HandOff {
         context: b"ctx".to_vec(),
         input: b"GET".to_vec(),
         output: vec![1; 4],
+        proxied: None,
         permit: tls.is_some().then_some(permit()),
         tls,
         tcp: TcpState {

@@ -62,6 +62,7 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("service.upstream.health.*", Reload, Never),
     ("service.urls", Reload, Never),
     ("service.trusted_proxies", Reload, Never),
+    ("service.accept_proxy_protocol", Reload, Never),
     ("service.cors_origins", Reload, Never),
     ("service.tls.port", Restart, Restart),
     ("service.tls.redirect_http", Reload, Never),

@@ -22,6 +22,7 @@ impl Config {
         self.check_cluster(&mut found);
         self.check_service(&mut found);
         self.check_acme(&mut found);
+        self.check_proxies(&mut found);
         self.check_upstreams(&mut found);
         if let Some(switch) = &self.switch {
             self.check_switch(switch, &mut found);
@@ -88,6 +89,14 @@ impl Config {
             let has_tls = self.service.tls.is_some();
             acme.check(has_etcd, has_tls, found);
         }
+    }
+
+    fn check_proxies(&self, found: &mut Problems) {
+        let service = &self.service;
+        let has_proxies = !service.accept_proxy_protocol || !service.trusted_proxies.is_empty();
+        let fault = "only trusted proxies name their clients, and there is none".to_owned();
+        let fix = "list the proxies' networks in service.trusted_proxies";
+        found.check(has_proxies, "service.accept_proxy_protocol", fault, fix);
     }
 
     fn check_switch(&self, switch: &Switch, found: &mut Problems) {

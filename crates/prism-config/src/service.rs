@@ -173,6 +173,10 @@ pub struct Service {
     /// them.
     #[serde(skip_serializing_if = "Networks::is_empty")]
     pub trusted_proxies: Networks,
+    /// Default: false. Each connection of a trusted proxy begins with a header of the PROXY
+    /// protocol, version 1 or 2, which names its client.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub accept_proxy_protocol: bool,
     /// Bounds that differ from those of `[limits]`.
     pub limits: Option<ServiceLimits>,
 }
@@ -234,6 +238,7 @@ impl Default for Service {
             admin_listen: None,
             s3: None,
             trusted_proxies: Networks::default(),
+            accept_proxy_protocol: false,
             limits: None,
         }
     }

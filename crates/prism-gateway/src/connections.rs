@@ -91,7 +91,7 @@ impl Connections {
     pub(crate) fn enter(&self, connection: &Connection) -> ListedConnection<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let seen = Arc::new(Mutex::new(Seen {
-            client: connection.client(),
+            client: connection.remote().address,
             frontend: connection.origin().to_owned(),
             hand_offs: connection.moves(),
             is_tls: connection.is_tls(),

@@ -380,12 +380,13 @@ impl<S: Service> Gateway<S> {
     }
 }
 
-/// The other side of a connection.
+/// The client of a connection.
 fn remote_of(client: &mut Connection) -> Remote {
+    let remote = client.remote();
     Remote {
-        address: client.client(),
-        service: client.service(),
-        is_tls: client.is_tls(),
+        address: remote.address,
+        service: remote.service,
+        is_tls: remote.is_tls,
         has_companion: client.companion().is_some(),
         is_proxied: false,
     }

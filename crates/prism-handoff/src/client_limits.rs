@@ -40,6 +40,8 @@ pub struct ClientBounds {
     /// The networks of proxies, whose addresses stand for many clients: no bound for one address
     /// applies.
     pub proxies: Vec<IpNet>,
+    /// Their connections begin with a header of the PROXY protocol.
+    pub proxies_send_headers: bool,
 }
 
 impl Default for ClientBounds {
@@ -48,7 +50,17 @@ impl Default for ClientBounds {
             connections: CONNECTIONS,
             newcomers: NewcomerLimits::default(),
             proxies: Vec::new(),
+            proxies_send_headers: false,
         }
+    }
+}
+
+impl ClientBounds {
+    fn has_proxy(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.proxies
+            .iter()
+            .any(|network| network.contains(&address))
     }
 }
 
@@ -71,12 +83,17 @@ impl ClientLimits {
     /// The bounds for connections from `client`.
     pub(crate) fn newcomers_of(&self, client: IpAddr) -> NewcomerLimits {
         let now = self.now();
-        let client = client.to_canonical();
         let mut limits = now.newcomers;
-        if now.proxies.iter().any(|network| network.contains(&client)) {
+        if now.has_proxy(client) {
             (limits.per_address, limits.unknown_per_address) = (u32::MAX, u32::MAX);
         }
         limits
+    }
+
+    /// Whether connections from `client` begin with a header of the PROXY protocol.
+    pub(crate) fn sends_header(&self, client: IpAddr) -> bool {
+        let now = self.now();
+        now.proxies_send_headers && now.has_proxy(client)
     }
 
     fn now(&self) -> RwLockReadGuard<'_, ClientBounds> {

@@ -8,12 +8,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use prism_proto::control::FlowKey;
+use prism_proto::facts::ClientFacts;
 use rustix::net::SendFlags;
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::client_limits::counted_as;
 use crate::connection_state::{Companion, ConnectionState};
 use crate::first_flight::FirstFlight;
 use crate::guests::Guest;
@@ -52,9 +53,23 @@ impl Connection {
         }
     }
 
-    /// The client's address.
+    /// The address of the other side: the client's, or that of a proxy before it.
     pub fn client(&self) -> SocketAddr {
         self.state.flow.client
+    }
+
+    /// The client, as a proxy has named it that is the other side; else that other side.
+    pub fn remote(&self) -> ClientFacts {
+        let FlowKey { client, vip } = self.state.flow;
+        let named = self.state.proxied.unwrap_or(ClientFacts {
+            address: client,
+            service: vip,
+            is_tls: false,
+        });
+        ClientFacts {
+            is_tls: named.is_tls || self.is_tls(),
+            ..named
+        }
     }
 
     /// The address that the client has connected to.
@@ -118,8 +133,8 @@ impl Connection {
     pub fn caller_is_admitted(&mut self) {
         let state = &mut *self.state;
         if !state.is_known && state.guest.is_none() {
-            let address = counted_as(state.flow.client.ip());
-            state.guest = Some(state.worker.process.guests.enter(address));
+            let guests = &state.worker.process.guests;
+            state.guest = Some(guests.enter(state.counted_as()));
         }
         state.newcomer = None;
     }

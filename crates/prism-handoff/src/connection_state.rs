@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 
 use prism_proto::Behaviour;
 use prism_proto::control::{FlowKey, Owner, Term};
+use prism_proto::facts::ClientFacts;
 use prism_proto::steering::CommandOutcome;
 use prism_sys::tcp::{Restored, ResumeError};
 
 use crate::buffers::{Input, MIN_READ_BYTES, read_once};
 use crate::claims::Claimed;
+use crate::client_limits::counted_as;
 use crate::control::Control;
 use crate::guests::Guest;
 use crate::newcomers::{Leave, Newcomer};
@@ -42,6 +44,8 @@ pub(crate) struct ConnectionState {
     /// The TLS session, if there is one. `output` then holds records.
     pub(crate) tls: Option<Records>,
     pub(crate) flow: FlowKey,
+    /// The client, as a proxy has named it that is the other side of the flow.
+    pub(crate) proxied: Option<ClientFacts>,
     pub(crate) local: SocketAddr,
     /// The flow's epoch at the switch, after the first command for it.
     pub(crate) epoch: Option<u64>,
@@ -96,6 +100,7 @@ impl ConnectionState {
                 client,
                 vip: service,
             },
+            proxied: None,
             local,
             epoch: None,
             confirmed: false,
@@ -119,6 +124,14 @@ impl ConnectionState {
         });
         state.count(true);
         state
+    }
+
+    /// The address that the connection counts for in bounds for one address.
+    pub(crate) fn counted_as(&self) -> IpAddr {
+        let client = self
+            .proxied
+            .map_or(self.flow.client, |client| client.address);
+        counted_as(client.ip())
     }
 
     /// The record of this node as the flow's owner.

@@ -40,6 +40,7 @@ prism_common::counters! {
     unauthenticated_evicted: counter "connections_unauthenticated_evicted", "Unauthenticated connections closed to make room for others.";
     guests_evicted: counter "connections_idle_evicted", "Idle connections of unknown callers closed to make room for others.";
     address_over_limit: counter "connections_over_address_limit", "Connections dropped: too many unauthenticated ones of their address.";
+    proxy_headers_refused: counter "proxy_headers_refused", "Connections of trusted proxies that did not begin with a header of the PROXY protocol.";
     tls_handshakes: counter "tls_handshakes", "TLS sessions begun here.";
     tls_resumed: counter "tls_handshakes_resumed", "TLS sessions that a ticket has resumed.";
     tls_failed: counter "tls_handshakes_failed", "TLS handshakes that failed.";

@@ -43,6 +43,7 @@ fn hand_off(id: u64, origin: &str) -> Frame {
         input: Vec::new(),
         output: Vec::new(),
         tls: None,
+        proxied: None,
         permit: None,
         tcp: TcpState {
             remote: "192.0.2.9:50000".parse().unwrap(),

@@ -157,6 +157,7 @@ mod peers;
 mod permits;
 mod poll;
 mod process;
+mod proxied;
 mod reading;
 mod records;
 mod relay_stream;

@@ -160,6 +160,7 @@ mod tests {
                 sealed: Vec::new(),
             }),
             kernel: None,
+            proxied: None,
         };
         (Parked::new(socket.into(), Box::new(state)), vip)
     }

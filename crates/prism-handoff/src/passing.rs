@@ -7,7 +7,7 @@
 //! Not here: the way to the other process (`prism`), and its order (`prism_proto::succession`).
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
@@ -18,7 +18,6 @@ use prism_proto::succession::ConnectionState as Saved;
 use tokio::sync::mpsc;
 
 use crate::buffers::Input;
-use crate::client_limits::counted_as;
 use crate::connection::Connection;
 use crate::connection_state::ConnectionState;
 use crate::handle::Handle;
@@ -85,6 +84,7 @@ fn outline(connection: &Connection) -> Saved {
         output: state.output.clone(),
         tls: None,
         kernel: None,
+        proxied: state.proxied,
     }
 }
 
@@ -158,8 +158,9 @@ fn adopt(worker: &Rc<Worker>, parked: Parked) -> io::Result<Connection> {
     state.moves = saved.moves;
     state.origin = saved.origin;
     state.may_pass = may_pass;
+    state.proxied = saved.proxied;
     if saved.is_newcomer {
-        state.newcomer = newcomer_again(worker, client);
+        state.newcomer = newcomer_again(worker, state.counted_as());
     }
     state.claim_again(saved.since_ns);
     if let Some(closed) = &worker.closed_sockets {
@@ -169,13 +170,12 @@ fn adopt(worker: &Rc<Worker>, parked: Parked) -> io::Result<Connection> {
 }
 
 /// An adopted newcomer has its time again. It enters above all bounds.
-fn newcomer_again(worker: &Worker, client: SocketAddr) -> Option<Newcomer> {
+fn newcomer_again(worker: &Worker, address: IpAddr) -> Option<Newcomer> {
     let bounds = Bounds {
         per_address: u32::MAX,
         in_all: usize::MAX,
     };
-    let timeout = worker.config.clients.newcomers_of(client.ip()).timeout;
-    let address = counted_as(client.ip());
+    let timeout = worker.config.clients.newcomers_of(address).timeout;
     let entered = worker.process.clients.enter(address, bounds, timeout);
     entered.map(|newcomer| newcomer.counted(&worker.counters))
 }

@@ -119,6 +119,22 @@ pub struct ClientFacts {
     pub is_tls: bool,
 }
 
+impl ClientFacts {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.put_socket_addr(self.address);
+        out.put_socket_addr(self.service);
+        out.put(&[u8::from(self.is_tls)]);
+    }
+
+    pub(crate) fn read(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            address: r.socket_addr("address of the client")?,
+            service: r.socket_addr("address of the service")?,
+            is_tls: r.bool("TLS of the client")?,
+        })
+    }
+}
+
 /// The identifier of a trace, by W3C Trace Context. It is not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceId([u8; 16]);
@@ -252,11 +268,7 @@ impl Facts {
             put_entry(out, kind::UPSTREAM, |out| out.put(name.as_bytes()));
         }
         if let Some(client) = &self.client {
-            put_entry(out, kind::CLIENT, |out| {
-                out.put_socket_addr(client.address);
-                out.put_socket_addr(client.service);
-                out.put(&[u8::from(client.is_tls)]);
-            });
+            put_entry(out, kind::CLIENT, |out| client.put(out));
         }
         put_others(out);
         if let Some(lineage) = &self.lineage {
@@ -414,13 +426,7 @@ impl Draft {
                 "" => return Err(DecodeError::Invalid("name of the upstream")),
                 name => self.upstream = Some(name.to_owned()),
             },
-            kind::CLIENT => {
-                self.client = Some(ClientFacts {
-                    address: r.socket_addr("address of the client")?,
-                    service: r.socket_addr("address of the service")?,
-                    is_tls: r.bool("TLS of the client")?,
-                });
-            }
+            kind::CLIENT => self.client = Some(ClientFacts::read(r)?),
             kind::LINEAGE => {
                 self.lineage = Some(LineageFacts {
                     count: r.u64("number of changes")?,

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use zeroize::Zeroizing;
 
 use crate::control::Pass;
+use crate::facts::ClientFacts;
 use crate::tcp_state::{MAX_QUEUE_BYTES, TcpState};
 use crate::wire::{DecodeError, Put, Reader, ip_bytes};
 
@@ -34,12 +35,15 @@ pub const FRAME_PREFIX_BYTES: usize = 4;
 pub const STATE_MAGIC: u32 = 0x5048_5354;
 /// Version of the connection's state.
 pub const STATE_VERSION: u8 = 3;
+/// Version of the state of a connection whose client a proxy has named.
+pub const PROXIED_STATE_VERSION: u8 = 4;
 /// The names that two nodes compare before they freeze a connection fix the layouts behind them. A
 /// change of a layout needs a new name.
 const _: () = {
     let hand_off = ALPN_HAND_OFF;
     let relay = ALPN_RELAY;
-    assert!(matches!(hand_off, b"prism-handoff/5") && STATE_VERSION == 3);
+    assert!(matches!(hand_off, b"prism-handoff/5"));
+    assert!(STATE_VERSION == 3 && PROXIED_STATE_VERSION == 4);
     assert!(matches!(relay, b"prism-relay/2") && crate::relay::VERSION == 5);
     assert!(crate::facts::VERSION == 4);
 };
@@ -92,6 +96,9 @@ pub struct HandOff {
     pub tls: Option<TlsState>,
     /// The TCP connection.
     pub tcp: TcpState,
+    /// The client, as the proxy has named it that is the other side of `tcp`. Only nodes that speak
+    /// [`ALPN_HAND_OFF`] read it.
+    pub proxied: Option<ClientFacts>,
     /// The target needs it to take the flow, if the switch asks for it.
     pub permit: Option<Permit>,
 }
@@ -342,7 +349,11 @@ impl HandOff {
             out.put(&ip_bytes(permit.source));
         }
         out.put(&STATE_MAGIC.to_be_bytes());
-        out.put(&[STATE_VERSION]);
+        let version = match self.proxied {
+            None => STATE_VERSION,
+            Some(_) => PROXIED_STATE_VERSION,
+        };
+        out.put(&[version]);
         out.put(&self.epoch.to_be_bytes());
         out.put(&[self.moves]);
         out.put_short_str(&self.origin);
@@ -358,11 +369,21 @@ impl HandOff {
             }
         }
         self.tcp.save(out);
+        if let Some(proxied) = &self.proxied {
+            proxied.put(out);
+        }
     }
 
     fn restore(id: u64, permit: Option<Permit>, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         r.magic(STATE_MAGIC, "state magic")?;
-        r.version(STATE_VERSION, "state version")?;
+        let is_proxied = match r.u8("state version")? {
+            STATE_VERSION => false,
+            PROXIED_STATE_VERSION => true,
+            found => {
+                let expected = STATE_VERSION;
+                return Err(DecodeError::Version { found, expected });
+            }
+        };
         Ok(Self {
             id,
             epoch: r.u64("epoch")?,
@@ -380,6 +401,7 @@ impl HandOff {
                 _ => return Err(DecodeError::Invalid("TLS")),
             },
             tcp: TcpState::restore(r)?,
+            proxied: is_proxied.then(|| ClientFacts::read(r)).transpose()?,
             permit,
         })
     }

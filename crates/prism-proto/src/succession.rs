@@ -11,13 +11,16 @@ use std::net::SocketAddr;
 use zeroize::Zeroizing;
 
 use crate::control::FlowKey;
+use crate::facts::ClientFacts;
 use crate::node::{MAX_SESSION_BYTES, TlsState};
 use crate::wire::{DecodeError, Put, Reader};
 
 pub use predecessor::{Action, Event, Predecessor};
 
 /// The versions of the messages that this code speaks, the highest first.
-pub const VERSIONS: &[u8] = &[1];
+pub const VERSIONS: &[u8] = &[2, 1];
+/// The last version in which a connection has no [`ConnectionState::proxied`].
+const WITHOUT_PROXIED: u8 = 1;
 /// First four bytes of each message: "PTKO".
 pub const MAGIC: u32 = 0x5054_4b4f;
 /// The largest number of bytes of one message. It is well below the least buffer of a Unix socket
@@ -98,6 +101,9 @@ pub struct ConnectionState {
     pub tls: Option<TlsState>,
     /// The kernel's part of the session's output, if the kernel seals it.
     pub kernel: Option<KernelState>,
+    /// The client, as a proxy has named it that is the other side of the connection; `None` also
+    /// if one of the processes speaks version 1.
+    pub proxied: Option<ClientFacts>,
 }
 
 /// The numbers by which a process follows the records that the kernel makes in a socket.
@@ -153,7 +159,7 @@ impl Message {
             }
             Self::Connection { id, state } => {
                 out.put(&id.to_be_bytes());
-                state.save(&mut out);
+                state.save(version, &mut out);
             }
             Self::Taken { id } | Self::Refused { id } => out.put(&id.to_be_bytes()),
             Self::Prepare | Self::Prepared | Self::Go | Self::Ready | Self::End => {}
@@ -192,7 +198,7 @@ impl Message {
             TYPE_READY => Self::Ready,
             TYPE_CONNECTION => Self::Connection {
                 id: r.u64("id")?,
-                state: Box::new(ConnectionState::restore(&mut r)?),
+                state: Box::new(ConnectionState::restore(version, &mut r)?),
             },
             TYPE_TAKEN => Self::Taken { id: r.u64("id")? },
             TYPE_REFUSED => Self::Refused { id: r.u64("id")? },
@@ -218,7 +224,7 @@ impl ConnectionState {
         self.input.len() + self.output.len() + tls
     }
 
-    fn save(&self, out: &mut Vec<u8>) {
+    fn save(&self, version: u8, out: &mut Vec<u8>) {
         out.put_socket_addr(self.flow.client);
         out.put_socket_addr(self.flow.vip);
         out.put_socket_addr(self.local);
@@ -240,9 +246,15 @@ impl ConnectionState {
         if let Some(kernel) = &self.kernel {
             kernel.save(out);
         }
+        if version > WITHOUT_PROXIED {
+            out.put(&[u8::from(self.proxied.is_some())]);
+            if let Some(proxied) = &self.proxied {
+                proxied.put(out);
+            }
+        }
     }
 
-    fn restore(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn restore(version: u8, r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let flow = FlowKey {
             client: r.socket_addr("client")?,
             vip: r.socket_addr("service")?,
@@ -272,6 +284,11 @@ impl ConnectionState {
             },
             kernel: if r.bool("kernel TLS")? {
                 Some(KernelState::restore(r)?)
+            } else {
+                None
+            },
+            proxied: if version > WITHOUT_PROXIED && r.bool("proxied")? {
+                Some(ClientFacts::read(r)?)
             } else {
                 None
             },

@@ -1,14 +1,9 @@
-//! The header of the PROXY protocol, version 2, by which a server learns the client's address
-//! (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>). Pure.
+//! The header of the PROXY protocol, version 2, by which a server learns the client's address.
+//! Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-const LOCAL: u8 = 0x20;
-const PROXY: u8 = 0x21;
-const UNSPEC: u8 = 0x00;
-const TCP4: u8 = 0x11;
-const TCP6: u8 = 0x21;
+use proxy_header::{ProxiedAddress, ProxyHeader};
 
 /// The ends of a client's connection.
 #[derive(Clone, Copy, Debug)]
@@ -31,32 +26,20 @@ pub(crate) fn of_client(ends: &Ends) -> Vec<u8> {
         Ipv6Addr::UNSPECIFIED.into()
     };
     let service = service.unwrap_or(SocketAddr::new(unknown, 0));
-    let mut addresses = Vec::with_capacity(36);
-    for address in [client, service] {
-        match address.ip() {
-            IpAddr::V4(v4) => addresses.extend_from_slice(&v4.octets()),
-            IpAddr::V6(v6) => addresses.extend_from_slice(&v6.octets()),
-        }
-    }
-    for address in [client, service] {
-        addresses.extend_from_slice(&address.port().to_be_bytes());
-    }
-    let family = if client.is_ipv4() { TCP4 } else { TCP6 };
-    header(PROXY, family, &addresses)
+    bytes_of(&ProxyHeader::with_address(ProxiedAddress::stream(
+        client, service,
+    )))
 }
 
 /// The header of a connection of Prism itself.
 pub(crate) fn of_prism() -> Vec<u8> {
-    header(LOCAL, UNSPEC, &[])
+    bytes_of(&ProxyHeader::with_local())
 }
 
-fn header(command: u8, family: u8, addresses: &[u8]) -> Vec<u8> {
-    let mut bytes = SIGNATURE.to_vec();
-    bytes.extend_from_slice(&[command, family]);
-    // At most 36.
-    let len = u16::try_from(addresses.len()).unwrap_or_default();
-    bytes.extend_from_slice(&len.to_be_bytes());
-    bytes.extend_from_slice(addresses);
+fn bytes_of(header: &ProxyHeader<'_>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(64);
+    // Never an error: the addresses are of one family.
+    let _ = header.encode_v2(&mut bytes);
     bytes
 }
 
@@ -79,7 +62,7 @@ mod tests {
             four
         );
         let expected = [
-            &SIGNATURE[..],
+            &b"\r\n\r\n\0\r\nQUIT\n"[..],
             &[
                 0x21, 0x11, 0, 12, 192, 0, 2, 7, 203, 0, 113, 10, 0x12, 0x67, 0, 80,
             ],

@@ -24,6 +24,7 @@ use crate::lifecycle::{Lifecycle, WorkerPhase};
 use crate::newcomers::{Newcomer, told_to_leave};
 use crate::node_tls::{self, Purpose};
 use crate::peers::Peers;
+use crate::proxied::read_header;
 use crate::relay_stream::RelayStream;
 use crate::worker::Worker;
 use prism_common::supervise::locked;
@@ -120,7 +121,7 @@ impl Acceptor {
         Ok(clients)
     }
 
-    pub(super) async fn accept_clients(&self, open: &ClientListener) {
+    pub(super) async fn accept_clients(self: &Rc<Self>, open: &ClientListener) {
         let mut phase = self.lifecycle.phase.subscribe();
         let mut is_deaf = false;
         let mut pauses = self.lifecycle.pauses.subscribe();
@@ -159,6 +160,11 @@ impl Acceptor {
             let mut state = ConnectionState::new(&self.worker, client, open.service, open.service);
             state.newcomer = Some(newcomer);
             state.claim();
+            if self.worker.config.clients.sends_header(client.ip()) {
+                let proxied = self.clone().accept_proxied(stream, state, open.tls.clone());
+                tokio::task::spawn_local(proxied);
+                continue;
+            }
             if let Some(tls) = open.tls.clone() {
                 tokio::task::spawn_local(secure(stream, state, tls, self.incoming.clone()));
                 continue;
@@ -170,9 +176,48 @@ impl Acceptor {
         }
     }
 
-    /// Makes room for one more client: the oldest newcomer gives way, else the guest that has
-    /// rested longest.
-    fn let_enter(&self, client: SocketAddr) -> Option<Newcomer> {
+    /// Accepts the connection of a proxy that names its client. The bounds of that client apply
+    /// from then on.
+    async fn accept_proxied(
+        self: Rc<Self>,
+        mut stream: TcpStream,
+        mut state: Box<ConnectionState>,
+        tls: Option<ServerConfig>,
+    ) {
+        let read = tokio::select! {
+            read = read_header(&mut stream) => read,
+            () = told_to_leave(state.leave()) => Err(io::ErrorKind::ConnectionAborted.into()),
+        };
+        match read {
+            Ok(None) => {}
+            Ok(Some(client)) => {
+                state.newcomer = self.enter(client.address);
+                if state.newcomer.is_none() {
+                    drop(stream);
+                    return state.on_closed();
+                }
+                state.proxied = Some(client);
+            }
+            Err(error) => {
+                self.worker.counters.proxy_headers_refused.add_one();
+                let proxy = state.flow.client;
+                self.refused(proxy, &error, "a connection of a proxy is refused");
+                drop(stream);
+                return state.on_closed();
+            }
+        }
+        match tls {
+            Some(tls) => secure(stream, state, tls, self.incoming.clone()).await,
+            None => {
+                let client = Incoming::Client(Connection::new(stream, state));
+                // Never an error while the worker runs.
+                let _ = self.incoming.send(client).await;
+            }
+        }
+    }
+
+    /// Lets one more client enter, if the bounds for its address allow it.
+    fn enter(&self, client: SocketAddr) -> Option<Newcomer> {
         let counters = &self.worker.counters;
         let process = &self.worker.process;
         let limits = self.worker.config.clients.newcomers_of(client.ip());
@@ -187,6 +232,15 @@ impl Acceptor {
             counters.address_over_limit.add_one();
             return None;
         };
+        Some(newcomer.counted(counters))
+    }
+
+    /// The same, and makes room for it: the oldest newcomer gives way, else the guest that has
+    /// rested longest.
+    fn let_enter(&self, client: SocketAddr) -> Option<Newcomer> {
+        let counters = &self.worker.counters;
+        let process = &self.worker.process;
+        let newcomer = self.enter(client)?;
         if !self.worker.has_room() {
             if process.clients.oldest_gives_way_to(&newcomer) {
                 counters.unauthenticated_evicted.add_one();
@@ -197,7 +251,7 @@ impl Acceptor {
                 return None;
             }
         }
-        Some(newcomer.counted(counters))
+        Some(newcomer)
     }
 
     pub(super) async fn accept_nodes(self: &Rc<Self>, listener: &TcpListener, identity: &Identity) {
@@ -221,7 +275,7 @@ impl Acceptor {
             let handshakes = &self.worker.process.handshakes;
             let entered = handshakes.enter(from.ip(), HANDSHAKE_BOUNDS, PEER_HANDSHAKE);
             let Some(newcomer) = entered else {
-                self.refused(from, &"too many handshakes from its address");
+                self.refused_node(from, &"too many handshakes from its address");
                 continue;
             };
             let acceptor = self.clone();
@@ -229,18 +283,23 @@ impl Acceptor {
             tokio::task::spawn_local(async move {
                 let handshake = acceptor.admit(stream, &identity, newcomer);
                 if let Err(error) = handshake.await {
-                    acceptor.refused(from, &error);
+                    acceptor.refused_node(from, &error);
                 }
             });
         }
     }
 
-    /// Counts a refused connection to the node port, and logs some of them.
-    fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
+    /// Counts a refused connection to the node port.
+    fn refused_node(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
         self.worker.counters.peers_refused.add_one();
+        self.refused(from, why, "refused connections to the node port");
+    }
+
+    /// Logs some of the refused connections.
+    fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display, what: &str) {
         let mut refusals = locked(&self.worker.process.refusals);
         if let Some(times) = refusals.count_event(Instant::now()) {
-            tracing::warn!(%from, error = %why, times, "refused connections to the node port");
+            tracing::warn!(%from, error = %why, times, "{what}");
         }
     }
 

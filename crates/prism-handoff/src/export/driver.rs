@@ -13,6 +13,7 @@ use prism_proto::control::{Ops, Owner, Pass};
 use prism_proto::export::{
     ASK_INTERVAL_NS, Action, Event, Export, Kept, Method, Outcome, VERDICT_DEADLINE_NS, Verdict,
 };
+use prism_proto::facts::Form;
 use prism_proto::fence::Fence;
 use prism_proto::health::DOUBT_AFTER;
 use prism_proto::node::{Frame, HandOff, Refusal, TlsState};
@@ -212,6 +213,8 @@ impl Driver<'_> {
             input: state.input.unread().to_vec(),
             output: state.output.clone(),
             tls: self.tls.take(),
+            // A node of the former release would take the proxy for the client.
+            proxied: state.proxied.filter(|_| channel.form == Form::Entries),
             permit: permit(self.worker, peers, &channel, state.flow, epoch),
             tcp: *tcp,
         };

@@ -88,6 +88,7 @@ pub(super) fn go_live(
     state.moves = hand_off.moves;
     state.origin = hand_off.origin;
     state.context = hand_off.context;
+    state.proxied = hand_off.proxied;
     let stream = state.go_live(restored).map_err(|error| {
         tracing::error!(%error, "a restored socket does not go live; its hand-off is refused");
         Refusal::RestoreFailed

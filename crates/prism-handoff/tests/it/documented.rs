@@ -154,6 +154,7 @@ fn hand_off(example: &Example) {
         output,
         tls,
         tcp,
+        proxied: _,
         permit: _,
     } = *hand_off;
     let text = |bytes: &[u8]| match bytes {

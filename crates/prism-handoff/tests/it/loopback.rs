@@ -367,7 +367,7 @@ fn a_guest_gives_way_while_it_rests_and_an_address_has_its_share() {
         let bounds = ClientBounds {
             connections: 9,
             newcomers: share,
-            proxies: Vec::new(),
+            ..ClientBounds::default()
         };
         limits.set(bounds.clone());
         assert!(is_closed(&mut cluster.client().await).await);
@@ -387,6 +387,87 @@ fn a_guest_gives_way_while_it_rests_and_an_address_has_its_share() {
         let mut next = next_client(&mut near).await;
         next.write_all(b"!").await.unwrap();
         assert_eq!(fourth.read_u8().await.unwrap(), b'!');
+    });
+}
+
+/// A header of the PROXY protocol of version 2, with this command and these addresses.
+fn header(command: u8, ends: &[u8]) -> Vec<u8> {
+    let family = if ends.is_empty() { 0 } else { 0x11 };
+    let len = u8::try_from(ends.len()).unwrap();
+    let start = b"\r\n\r\n\0\r\nQUIT\n";
+    [&start[..], &[command, family, 0, len], ends].concat()
+}
+
+#[test]
+fn a_proxy_names_its_client_to_whom_the_bounds_apply() {
+    let cluster = Cluster::new();
+    run(async {
+        let process = Arc::<Process>::default();
+        let mut config = cluster.config("near", cluster.pki.path());
+        config.clients = Arc::new(ClientLimits::new(ClientBounds {
+            newcomers: NewcomerLimits {
+                per_address: 1,
+                ..NewcomerLimits::default()
+            },
+            proxies: vec!["127.0.0.0/8".parse().unwrap()],
+            proxies_send_headers: true,
+            ..ClientBounds::default()
+        }));
+        let mut near = Endpoint::bind(config, process.clone()).await.unwrap();
+        let ends = [192, 0, 2, 7, 203, 0, 113, 10, 0x12, 0x67, 0, 80];
+        let named = ("192.0.2.7:4711", "203.0.113.10:80");
+        let (own, service) = ("127.0.0.1", cluster.service.to_string());
+        for (text, client, vip) in [
+            (header(0x21, &ends), named.0, named.1),
+            (
+                b"PROXY TCP4 192.0.2.8 203.0.113.10 4711 80\r\n".to_vec(),
+                "192.0.2.8:4711",
+                named.1,
+            ),
+            (
+                b"PROXY TCP6 2001:db8::7 2001:db8::1 1 2\r\n".to_vec(),
+                "[2001:db8::7]:1",
+                "[2001:db8::1]:2",
+            ),
+            // The proxy's own checks.
+            (header(0x20, &[]), own, &service),
+            (b"PROXY UNKNOWN\r\n".to_vec(), own, &service),
+        ] {
+            let mut proxy = cluster.client().await;
+            proxy.set_nodelay(true).unwrap();
+            let (first, rest) = text.split_at(14);
+            proxy.write_all(first).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            proxy.write_all(&[rest, b"hello"].concat()).await.unwrap();
+            let mut accepted = next_client(&mut near).await;
+            let remote = accepted.remote();
+            let address = remote.address.to_string();
+            assert!(address.starts_with(client), "{address} {client}");
+            assert_eq!(remote.service.to_string(), vip);
+            assert_eq!(accepted.client(), proxy.local_addr().unwrap());
+            accepted.fill().await.unwrap();
+            assert_eq!(accepted.buffered(), b"hello");
+        }
+        let counters = &process.counters;
+        let mut first = cluster.client().await;
+        first.write_all(&header(0x21, &ends)).await.unwrap();
+        let _newcomer = next_client(&mut near).await;
+        let mut second = cluster.client().await;
+        second.write_all(&header(0x21, &ends)).await.unwrap();
+        assert!(is_closed(&mut second).await);
+        assert_eq!(counters.address_over_limit.read(), 1);
+        for bad in [
+            b"GET / HTTP/1.1\r\nHost: h\r\n\r\n".to_vec(),
+            b"PROXY TCP4 192.0.2.7 2001:db8::1 1 2\r\n".to_vec(),
+            [&b"PROXY TCP4 "[..], &[b'1'; 200]].concat(),
+            header(0x22, &ends),
+            header(0x21, &ends[..8]),
+        ] {
+            let mut proxy = cluster.client().await;
+            proxy.write_all(&bad).await.unwrap();
+            assert!(is_closed(&mut proxy).await, "{bad:?}");
+        }
+        assert_eq!(counters.proxy_headers_refused.read(), 5);
     });
 }
 

@@ -51,6 +51,7 @@ pub(super) fn hand_off() -> HandOff {
                 user_timeout_ms: 4,
             },
         },
+        proxied: None,
         permit: None,
     }
 }
@@ -93,8 +94,17 @@ fn frames() -> Vec<Frame> {
         }),
         ..hand_off()
     };
+    let proxied = HandOff {
+        proxied: Some(ClientFacts {
+            address: "203.0.113.9:50000".parse().unwrap(),
+            service: "203.0.113.1:443".parse().unwrap(),
+            is_tls: true,
+        }),
+        ..hand_off()
+    };
     let mut frames = vec![
         Frame::HandOff(Box::new(hand_off())),
+        Frame::HandOff(Box::new(proxied)),
         Frame::HandOff(Box::new(permitted)),
         Frame::HandOff(Box::new(secure)),
         Frame::Accepted {

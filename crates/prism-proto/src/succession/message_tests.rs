@@ -28,6 +28,7 @@ fn connection() -> ConnectionState {
             all_records: 1 << 24,
             records_left: 1 << 23,
         }),
+        proxied: None,
     }
 }
 
@@ -59,29 +60,52 @@ fn messages() -> Vec<Message> {
 
 #[test]
 fn messages_round_trip_and_every_other_length_is_refused() {
-    for message in messages() {
-        let bytes = message.encode(1);
-        assert_eq!(Message::decode(&bytes, 1), Ok(message));
-        for len in 0..bytes.len() {
-            assert!(Message::decode(&bytes[..len], 1).is_err());
+    for version in [1, 2] {
+        for message in messages() {
+            let bytes = message.encode(version);
+            assert_eq!(Message::decode(&bytes, version), Ok(message));
+            for len in 0..bytes.len() {
+                assert!(Message::decode(&bytes[..len], version).is_err());
+            }
+            let longer = [&bytes[..], &[0]].concat();
+            let refused = Err(DecodeError::Trailing(1));
+            assert_eq!(Message::decode(&longer, version), refused);
         }
-        let longer = [&bytes[..], &[0]].concat();
-        assert_eq!(Message::decode(&longer, 1), Err(DecodeError::Trailing(1)));
+    }
+}
+
+#[test]
+fn a_successor_of_the_former_release_takes_a_proxy_for_its_client() {
+    let proxied = Some(ClientFacts {
+        address: "203.0.113.9:50000".parse().unwrap(),
+        service: "203.0.113.1:443".parse().unwrap(),
+        is_tls: true,
+    });
+    for (version, expected) in [(1, None), (2, proxied)] {
+        let state = Box::new(ConnectionState {
+            proxied,
+            ..connection()
+        });
+        let bytes = Message::Connection { id: 1, state }.encode(version);
+        let Ok(Message::Connection { state, .. }) = Message::decode(&bytes, version) else {
+            panic!("not the message");
+        };
+        assert_eq!(state.proxied, expected);
     }
 }
 
 #[test]
 fn random_changes_never_panic_and_a_message_has_one_encoding() {
     let mut random = fastrand::Rng::with_seed(1);
-    for good in messages().iter().map(|message| message.encode(1)) {
+    for good in messages().iter().map(|message| message.encode(2)) {
         for _ in 0..20_000 {
             let mut bad = good.clone();
             for _ in 0..random.usize(1..6) {
                 let at = random.usize(0..bad.len());
                 bad[at] = random.u8(..);
             }
-            if let Ok(message) = Message::decode(&bad, 1) {
-                assert_eq!(message.encode(1), bad);
+            if let Ok(message) = Message::decode(&bad, 2) {
+                assert_eq!(message.encode(2), bad);
             }
         }
     }
@@ -99,7 +123,7 @@ fn the_largest_connection_fits_into_a_message() {
     });
     assert!(largest.fits());
     let state = Box::new(largest.clone());
-    let bytes = Message::Connection { id: 1, state }.encode(1);
+    let bytes = Message::Connection { id: 1, state }.encode(2);
     assert!(bytes.len() <= MAX_MESSAGE_BYTES);
     largest.input.push(0);
     assert!(!largest.fits());

@@ -259,6 +259,7 @@ impl World {
             output: std::mem::take(&mut c.output),
             tls: None,
             tcp: socket.save(c.flow),
+            proxied: None,
             permit: None,
         }));
         self.export_event(host, id, export::Event::Saved);

@@ -45,7 +45,7 @@ const _: () = {
         hand_off,
         [b"prism-handoff/5", b"prism-handoff/4", b"prism-handoff/3"]
     ));
-    assert!(matches!(take_over, [1]) && LAYOUT == 1);
+    assert!(matches!(take_over, [2, 1]) && LAYOUT == 1);
 };
 /// Most plaintext of a record that this side makes, which is the same for all sessions.
 const FRAGMENT_BYTES: u16 = MAX_PLAINTEXT_BYTES as u16;

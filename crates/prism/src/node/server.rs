@@ -311,6 +311,7 @@ pub(super) fn client_bounds(config: &Config) -> ClientBounds {
             unknown_per_address: config.limits.unknown_per_address(),
         },
         proxies: config.service.trusted_proxies.all().to_vec(),
+        proxies_send_headers: config.service.accept_proxy_protocol,
     }
 }
 

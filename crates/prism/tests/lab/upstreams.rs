@@ -11,6 +11,7 @@ mod killers;
 mod logged;
 mod logins;
 mod once;
+mod proxied;
 mod relayed;
 mod watched;
 

@@ -128,6 +128,7 @@ impl<'c> Trial<'c> {
             input: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
             output: Vec::new(),
             tls: None,
+            proxied: None,
             tcp: TcpState {
                 remote: client,
                 service: known.flow.vip,

@@ -68,12 +68,12 @@ fn a_successor_names_the_remedy_if_the_running_process_is_of_another_release() {
         directory.path().clone_into(&mut config.admin.socket_dir);
     });
     // As release 0.2.0 answers.
-    let unknown = r#"{"error":"unknown command \"take-over 1\"; try: counters, cluster"}"#;
+    let unknown = r#"{"error":"unknown command \"take-over 2 1\"; try: counters, cluster"}"#;
     for (document, remedy) in [
         (unknown, "restart the node instead"),
         (
             r#"{"take_over":9}"#,
-            "[1], which this one speaks; upgrade by way",
+            "[2, 1], which this one speaks; upgrade by way",
         ),
         (
             r#"{"error":"this process speaks the versions [9] of the take-over, and its successor [1]; restart"}"#,

@@ -16,7 +16,7 @@ use super::PATIENCE;
 use super::behind::configure;
 use crate::support::{Cluster, eventually, turn};
 
-const SERVER: &str = "127.0.0.1:9005";
+pub(super) const SERVER: &str = "127.0.0.1:9005";
 const UPLOAD_BYTES: u64 = 1_000_000;
 const SENT_BYTES: u64 = 300_000;
 const ANSWER_BYTES: u64 = 50_000_000;
@@ -24,7 +24,7 @@ const TAKEN_BYTES: u64 = 100_000;
 const CUT_BYTES: u64 = 50_000;
 
 /// Answers the requests of a connection, and fails by their paths.
-fn serve(mut stream: TcpStream) -> std::io::Result<()> {
+pub(super) fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     loop {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -142,7 +142,7 @@ fn break_off(cluster: &Cluster, family: Family, tag: &str) {
 }
 
 /// The lines of these requests by their paths.
-fn lines(log: &Path, tag: &str) -> BTreeMap<String, Value> {
+pub(super) fn lines(log: &Path, tag: &str) -> BTreeMap<String, Value> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let query = format!("tag={tag}");
     let all = text.lines().map(|line| serde_json::from_str(line).unwrap());

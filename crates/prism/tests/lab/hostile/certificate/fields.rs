@@ -2,7 +2,7 @@
 
 use prism_proto::TcpState;
 use prism_proto::control::Pass;
-use prism_proto::facts::{Caller, Facts, Form, Progress};
+use prism_proto::facts::{Caller, ClientFacts, Facts, Form, Progress};
 use prism_proto::node::{HandOff, Permit, TlsState};
 
 use super::Trial;
@@ -19,11 +19,12 @@ pub enum Field {
     Output,
     Tls,
     Tcp,
+    Proxied,
     Permit,
 }
 
 impl Field {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Id,
         Self::Moves,
         Self::Origin,
@@ -32,6 +33,7 @@ impl Field {
         Self::Output,
         Self::Tls,
         Self::Tcp,
+        Self::Proxied,
         Self::Permit,
     ];
 
@@ -58,6 +60,7 @@ impl Field {
             output: _,
             tls: _,
             tcp: _,
+            proxied: _,
             permit: _,
         } = honest();
         let each = |change: &dyn Fn(&mut HandOff)| {
@@ -96,6 +99,13 @@ impl Field {
                 .into_iter()
                 .map(|tcp| each(&|h| h.tcp = tcp.clone()))
                 .collect(),
+            Self::Proxied => vec![each(&|h| {
+                h.proxied = Some(ClientFacts {
+                    address: h.tcp.service,
+                    service: h.tcp.remote,
+                    is_tls: true,
+                });
+            })],
             Self::Permit => permits(trial, known, epoch)
                 .into_iter()
                 .map(|permit| each(&|h| h.permit = permit))
