@@ -1,6 +1,6 @@
 //! The tools of every part of a process: supervised tasks, work done in groups, files that are read
-//! again when they change, sources of bytes, counters, random keys, and numbers that nobody can
-//! guess.
+//! again when they change, sources of bytes, counters, means, random keys, and numbers that nobody
+//! can guess.
 //!
 //! Not here: the subject of any part. This crate depends on no other crate of the workspace.
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ pub mod counter;
 pub mod followed;
 pub mod group;
 pub mod input;
+pub mod mean;
 pub mod random;
 pub mod supervise;
 pub mod unguessable;

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use prism_common::mean::Mean;
 use prism_config::RelayUpTo;
-use prism_handoff::cost::Mean;
 
 /// One of this number of relayed answers is measured.
 const SAMPLED: u32 = 16;

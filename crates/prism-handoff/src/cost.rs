@@ -5,18 +5,15 @@ use std::pin::Pin;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use prism_sys::clock::thread_cpu_ns;
-
+use prism_common::mean::Mean;
 use prism_common::supervise::locked;
+use prism_sys::clock::thread_cpu_ns;
 
 /// One of this many hand-offs is measured, at each end.
 const SAMPLED: u32 = 16;
 /// The weight of measurements from which on the mean counts: the first hand-offs take longer than
 /// later ones.
 const ENOUGH: f64 = 8.0;
-/// The number of later measurements after which one has the weight 1/e.
-const MEMORY: f64 = 256.0;
-
 /// Runs `future`, and measures the processor time of its polls, system calls included; `None`
 /// unless `measured`. The future must stay on one thread.
 pub async fn metered<F: Future>(
@@ -34,38 +31,6 @@ pub async fn metered<F: Future>(
     })
     .await;
     (output, spent)
-}
-
-/// A weighted mean in which older values count less.
-#[derive(Clone, Debug, Default)]
-pub struct Mean {
-    weight: f64,
-    sum: f64,
-}
-
-impl Mean {
-    /// Adds the newest value.
-    pub fn add(&mut self, value: f64) {
-        let keep = (-1.0 / MEMORY).exp();
-        (self.weight, self.sum) = (self.weight * keep, self.sum * keep);
-        self.weigh(1.0, value);
-    }
-
-    /// Adds a value of this weight; the newest value has 1.
-    pub fn weigh(&mut self, weight: f64, value: f64) {
-        self.weight += weight;
-        self.sum += weight * value;
-    }
-
-    /// The mean; `None` without a value.
-    pub fn get(&self) -> Option<f64> {
-        self.of_at_least(f64::MIN_POSITIVE)
-    }
-
-    /// The mean, if the values have at least this weight.
-    fn of_at_least(&self, weight: f64) -> Option<f64> {
-        (self.weight >= weight).then(|| self.sum / self.weight)
-    }
 }
 
 /// The processor time of the hand-offs that this process began, at both ends.
@@ -106,16 +71,6 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
-
-    #[test]
-    fn what_is_new_counts_more() {
-        let mut mean = Mean::default();
-        assert_eq!(mean.get(), None);
-        (0..1_000).for_each(|_| mean.add(10.0));
-        assert!((mean.get().unwrap() - 10.0).abs() < 1e-6);
-        (0..1_000).for_each(|_| mean.add(20.0));
-        assert!((mean.get().unwrap() - 20.0).abs() < 0.5);
-    }
 
     #[test]
     fn a_hand_off_is_known_when_both_ends_are() {

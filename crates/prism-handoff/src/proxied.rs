@@ -1,5 +1,5 @@
-//! Connections of proxies that name their clients: the header of the PROXY protocol, version 1 or 2,
-//! which precedes all other bytes (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>).
+//! Connections of proxies that name their clients: the header of the PROXY protocol, version 1 or
+//! 2, before all other bytes (<https://www.haproxy.org/download/2.9/doc/proxy-protocol.txt>).
 //!
 //! The flow stays that of the proxy. The client's address travels beside it.
 
@@ -15,8 +15,12 @@ use tokio::net::TcpStream;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of a header, as in nginx. Proxies add a few hundred to the addresses.
 const MAX_HEADER_BYTES: usize = 4096;
-/// The pause before the next look at a header that has come in part. Proxies send it in one segment.
+/// The pause before the next look at a header that has come in part. Proxies send it in one
+/// segment.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+const NO_HEADER: &str = "it does not begin with a header of the PROXY protocol, which \
+    `service.accept_proxy_protocol` asks of trusted proxies";
 
 /// Reads the header, and no byte behind it. `None`: the proxy is the client itself, as for its
 /// checks, or does not know the client.
@@ -47,7 +51,7 @@ async fn read_whole_header(stream: &mut TcpStream) -> io::Result<Option<ClientFa
             Err(Error::BufferTooShort) if len < MAX_HEADER_BYTES => {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
-            Err(_) => return Err(malformed()),
+            Err(_) => return Err(io::Error::other(NO_HEADER)),
         }
     }
 }
@@ -59,10 +63,4 @@ fn client_of(header: &ProxyHeader<'_>) -> Option<ClientFacts> {
         service: addresses.destination,
         is_tls: header.ssl().is_some_and(|ssl| ssl.client_ssl()),
     })
-}
-
-fn malformed() -> io::Error {
-    let why = "it does not begin with a header of the PROXY protocol, which \
-               `service.accept_proxy_protocol` asks of trusted proxies";
-    io::Error::new(io::ErrorKind::InvalidData, why)
 }

@@ -374,8 +374,6 @@ fn file_of(place: &Place) -> Place {
     place
 }
 
-/// Locks a mutex. A poisoned one is still valid, because no holder panics between two changes.
-
 #[cfg(test)]
 #[path = "replication_tests.rs"]
 mod tests;

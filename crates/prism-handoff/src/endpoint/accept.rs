@@ -192,19 +192,18 @@ impl Acceptor {
             Ok(None) => {}
             Ok(Some(client)) => {
                 state.newcomer = self.enter(client.address);
-                if state.newcomer.is_none() {
-                    drop(stream);
-                    return state.on_closed();
-                }
                 state.proxied = Some(client);
             }
             Err(error) => {
                 self.worker.counters.proxy_headers_refused.add_one();
                 let proxy = state.flow.client;
-                self.refused(proxy, &error, "a connection of a proxy is refused");
-                drop(stream);
-                return state.on_closed();
+                self.refused(proxy, &error, "refused connections of proxies");
+                state.newcomer = None;
             }
+        }
+        if state.newcomer.is_none() {
+            drop(stream);
+            return state.on_closed();
         }
         match tls {
             Some(tls) => secure(stream, state, tls, self.incoming.clone()).await,

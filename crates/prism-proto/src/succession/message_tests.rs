@@ -82,15 +82,15 @@ fn a_successor_of_the_former_release_takes_a_proxy_for_its_client() {
         is_tls: true,
     });
     for (version, expected) in [(1, None), (2, proxied)] {
-        let state = Box::new(ConnectionState {
-            proxied,
-            ..connection()
-        });
-        let bytes = Message::Connection { id: 1, state }.encode(version);
-        let Ok(Message::Connection { state, .. }) = Message::decode(&bytes, version) else {
-            panic!("not the message");
+        let message = |proxied| Message::Connection {
+            id: 1,
+            state: Box::new(ConnectionState {
+                proxied,
+                ..connection()
+            }),
         };
-        assert_eq!(state.proxied, expected);
+        let bytes = message(proxied).encode(version);
+        assert_eq!(Message::decode(&bytes, version), Ok(message(expected)));
     }
 }
 
