@@ -217,7 +217,7 @@ fn trailer_byte(bytes: &mut Vec<u8>, byte: u8) -> Result<Option<Headers>, BodyEr
     let mut fields = [httparse::EMPTY_HEADER; ChunkedDecoder::MAX_TRAILERS];
     match httparse::parse_headers(bytes, &mut fields) {
         Ok(httparse::Status::Complete((end, fields))) if end == bytes.len() => {
-            Ok(Some(Headers::from_parsed(fields)))
+            Ok(Some(Headers::from_parsed(fields, bytes)))
         }
         Err(httparse::Error::TooManyHeaders) => Err(BodyError::TrailersTooLong),
         _ => Err(BodyError::Trailer),

@@ -31,6 +31,9 @@ const FRAME_BYTES: usize = SEPARATOR.len() + END.len();
 /// Fields and bytes of a usual head.
 const USUAL_FIELDS: usize = 12;
 const USUAL_BYTES: usize = 512;
+/// Room in a parsed head for what is added to it.
+const ADDED_FIELDS: usize = 8;
+const ADDED_BYTES: usize = 256;
 
 impl Field {
     fn name(self, bytes: &[u8]) -> &[u8] {
@@ -45,6 +48,7 @@ impl Field {
     }
 
     /// Compares lengths first, as most names differ in them.
+    #[inline]
     fn is_named(self, name: &str, bytes: &[u8]) -> bool {
         self.name_end - self.name_start == name.len()
             && self.name(bytes).eq_ignore_ascii_case(name.as_bytes())
@@ -205,20 +209,53 @@ impl Headers {
         self.bytes.len()
     }
 
-    /// Takes fields that `httparse` found in bytes without control characters but line ends and
-    /// HTAB. So names are tokens and values are valid. The caller has limited the head's length.
-    pub(crate) fn from_parsed(parsed: &[httparse::Header<'_>]) -> Self {
-        let bytes = parsed
-            .iter()
-            .map(|h| h.name.len() + h.value.len() + FRAME_BYTES);
+    /// Takes fields that `httparse` found in `head`, which has no control characters but line ends
+    /// and HTAB. So names are tokens and values are valid. The caller has limited the head's
+    /// length.
+    pub(crate) fn from_parsed(parsed: &[httparse::Header<'_>], head: &[u8]) -> Self {
         let mut headers = Self {
-            bytes: Vec::with_capacity(bytes.sum()),
-            fields: Vec::with_capacity(parsed.len()),
+            bytes: Vec::with_capacity(head.len() + ADDED_BYTES),
+            fields: Vec::with_capacity(parsed.len() + ADDED_FIELDS),
         };
-        for header in parsed {
-            headers.push(header.name.as_bytes(), trim(header.value));
+        if !headers.take_lines(parsed, head) {
+            headers.fields.clear();
+            for header in parsed {
+                headers.push(header.name.as_bytes(), trim(header.value));
+            }
         }
         headers
+    }
+
+    /// Copies the lines of all fields at once. False if one of them is not as it would be written.
+    fn take_lines(&mut self, parsed: &[httparse::Header<'_>], head: &[u8]) -> bool {
+        let place = |part: &[u8]| (part.as_ptr() as usize).wrapping_sub(head.as_ptr() as usize);
+        let Some(first) = parsed.first() else {
+            return true;
+        };
+        let lines_start = place(first.name.as_bytes());
+        let mut at = lines_start;
+        for header in parsed {
+            let name_end = at + header.name.len();
+            let value_start = name_end + SEPARATOR.len();
+            let value_end = value_start + header.value.len();
+            let line_end = value_end + END.len();
+            let is_plain = place(header.name.as_bytes()) == at
+                && place(header.value) == value_start
+                && head.get(name_end..value_start) == Some(SEPARATOR)
+                && head.get(value_end..line_end) == Some(END);
+            if !is_plain {
+                return false;
+            }
+            self.fields.push(Field {
+                name_start: at - lines_start,
+                name_end: name_end - lines_start,
+                value_end: value_end - lines_start,
+            });
+            at = line_end;
+        }
+        let lines = head.get(lines_start..at).unwrap_or_default();
+        self.bytes.extend_from_slice(lines);
+        true
     }
 
     /// Reserves memory for a usual head, so that it does not move as it grows.
@@ -328,6 +365,33 @@ mod tests {
         assert_eq!(out, b"X-A: 1\r\nx-b: \xc3\xa9\r\nx-a: 2\r\n");
         h.set("X-A", "3").unwrap();
         assert_eq!(h.iter().map(|(n, _)| n).collect::<Vec<_>>(), ["x-b", "X-A"]);
+    }
+
+    #[test]
+    fn parsed_fields_are_kept_as_they_would_be_written() {
+        for (text, written) in [
+            ("A: 1\r\nB-c: 2 3\r\n\r\n", "A: 1\r\nB-c: 2 3\r\n"),
+            ("A:1\r\nB: 2\r\n\r\n", "A: 1\r\nB: 2\r\n"),
+            ("A: 1\r\nB:  2\r\n\r\n", "A: 1\r\nB: 2\r\n"),
+            ("A: 1 \r\nB: 2\t\r\n\r\n", "A: 1\r\nB: 2\r\n"),
+            ("A: 1\nB: 2\n\n", "A: 1\r\nB: 2\r\n"),
+            ("A: 1\r\nB:\r\n\r\n", "A: 1\r\nB: \r\n"),
+            ("A: 1\r\nB: \r\nC: 3\r\n\r\n", "A: 1\r\nB: \r\nC: 3\r\n"),
+            ("\r\n", ""),
+        ] {
+            let mut fields = [httparse::EMPTY_HEADER; 4];
+            let parsed = httparse::parse_headers(text.as_bytes(), &mut fields);
+            let (_, fields) = parsed.unwrap().unwrap();
+            let headers = Headers::from_parsed(fields, text.as_bytes());
+            let mut out = Vec::new();
+            headers.write_to(&mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), written);
+            let mut each = Headers::new();
+            for field in fields {
+                each.append(field.name, field.value).unwrap();
+            }
+            assert_eq!(headers, each, "{text:?}");
+        }
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl RequestHead {
                 return Err(HeadError::of_parser(error, last));
             }
         }
-        let headers = Headers::from_parsed(request.headers);
+        let headers = Headers::from_parsed(request.headers, head);
         let method = method(request.method.unwrap_or_default())?;
         let target = request.path.unwrap_or_default();
         if target.len() > limits.target_bytes {
@@ -105,6 +105,14 @@ impl RequestHead {
     /// As [`Headers::set`].
     pub fn set_field(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
         self.headers.set(name, value)
+    }
+
+    /// Adds a field behind the others, under the same conditions.
+    ///
+    /// # Errors
+    /// As [`Headers::append`].
+    pub fn append_field(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
+        self.headers.append(name, value)
     }
 
     /// Drops the fields that end at this hop because `Connection` names them, and their names

@@ -204,7 +204,7 @@ impl ResponseHead {
         let phrase = response
             .reason
             .filter(|phrase| !["", reason(status)].contains(phrase));
-        let headers = Headers::from_parsed(response.headers);
+        let headers = Headers::from_parsed(response.headers, head);
         Ok(Some((
             Self {
                 version: Version::from_minor(response.version),

@@ -22,26 +22,25 @@ pub(crate) fn add(
     own: &[String],
 ) -> Result<(), HeaderError> {
     let proto = if client.is_tls { "https" } else { "http" };
-    let ip = client.address.ip().to_canonical();
-    let node = match ip {
-        IpAddr::V4(v4) => v4.to_string(),
-        // RFC 7239, section 6.
-        IpAddr::V6(v6) => format!("\"[{v6}]\""),
-    };
-    let ip = ip.to_string();
+    let address = client.address.ip().to_canonical();
+    let ip = address.to_string();
     // A trusted proxy may have had another host, and an identifier for the request.
     let by_proxy = |name| {
-        let value = head.headers().get_str(name).filter(|_| client.is_proxied);
-        value.map(str::to_owned)
+        let headers = client.is_proxied.then(|| head.headers())?;
+        headers.get_str(name).map(str::to_owned)
     };
-    let host = head.host().unwrap_or_default().to_owned();
-    let host = by_proxy("x-forwarded-host")
-        .filter(|host| is_host(host))
-        .unwrap_or(host);
+    let host = by_proxy("x-forwarded-host").filter(|host| is_host(host));
+    let host = host.unwrap_or_else(|| head.host().unwrap_or_default().to_owned());
     let id = by_proxy(REQUEST_ID).filter(|id| (1..=MAX_ID_BYTES).contains(&id.len()));
     let id = id.unwrap_or_else(|| request_id_text(id_number));
+    // RFC 7239, section 6.
+    let node = match address {
+        IpAddr::V4(_) => ["", &ip, ""],
+        IpAddr::V6(_) => ["\"[", &ip, "]\""],
+    };
     // A host holds neither quotes nor backslashes.
-    let forwarded = format!("for={node};host=\"{host}\";proto={proto}");
+    let rest = [";host=\"", &host, "\";proto=", proto];
+    let forwarded = [&["for="], &node[..], &rest].concat().concat();
     let own = own.iter().filter_map(|field| field.split_once(':'));
     let own: Vec<(&str, &str)> = own.collect();
     // A client must not have the added fields dropped, nor add ones that look the same.
@@ -52,13 +51,18 @@ pub(crate) fn add(
             || are_alike(name, REQUEST_ID.as_bytes())
             || own.any(|(own, _)| are_alike(name, own.as_bytes()))
     });
-    head.set_field("X-Forwarded-For", &ip)?;
-    head.set_field("X-Forwarded-Proto", proto)?;
-    head.set_field("X-Forwarded-Host", host)?;
-    head.set_field("X-Forwarded-Port", client.service.port().to_string())?;
-    head.set_field("X-Real-IP", &ip)?;
-    head.set_field("Forwarded", forwarded)?;
-    head.set_field(REQUEST_ID, id)?;
+    let mut port = itoa::Buffer::new();
+    for (name, value) in [
+        ("X-Forwarded-For", ip.as_str()),
+        ("X-Forwarded-Proto", proto),
+        ("X-Forwarded-Host", &host),
+        ("X-Forwarded-Port", port.format(client.service.port())),
+        ("X-Real-IP", &ip),
+        ("Forwarded", &forwarded),
+        (REQUEST_ID, &id),
+    ] {
+        head.append_field(name, value)?;
+    }
     for (name, value) in own {
         head.set_field(name, value.replace("{client}", &ip))?;
     }
