@@ -355,7 +355,7 @@ impl Client {
     }
 
     /// The same. An end before it is an error.
-    fn try_head(&mut self) -> io::Result<ResponseHead> {
+    pub fn try_head(&mut self) -> io::Result<ResponseHead> {
         loop {
             let unread = &self.buffer[self.start..self.end];
             let parsed = ResponseHead::parse(unread, &Limits::ANSWER);
@@ -374,7 +374,7 @@ impl Client {
         self.try_body(head, method, take).unwrap();
     }
 
-    fn try_body(
+    pub fn try_body(
         &mut self,
         head: &ResponseHead,
         method: &Method,

@@ -13,7 +13,7 @@ use prism_lab::{Families, Lab, LabName, LabSpec};
 use super::{LONG, PATIENCE, build};
 use crate::support::{Cluster, eventually, output};
 
-const APP: &str = "127.0.0.1:9000";
+pub const APP: &str = "127.0.0.1:9000";
 const FILES: &str = "127.0.0.1:9001";
 /// nginx that expects the PROXY protocol.
 const WHO: &str = "127.0.0.1:9002";
