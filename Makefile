@@ -3,7 +3,7 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # A target depends on the mark of its group of scripts/setup.sh. The name of the mark has a
 # digest of the scripts, so that a change of them runs setup again.
-SETUP_KEY := $(shell cat scripts/setup.sh $$(find scripts/clients -type f | sort) | sha256sum | cut -c1-16)
+SETUP_KEY := $(shell cat scripts/setup.sh $$(find scripts/clients scripts/applications -type f | sort) | sha256sum | cut -c1-16)
 installed = $(TARGET)/.setup-$(1)-$(SETUP_KEY)
 BUILD := cargo build --release --locked
 PROGRAMS := $(TARGET)/release
@@ -73,8 +73,9 @@ test: $(call installed,tests)
 	python3 scripts/test.py --tier test
 
 # The last line hunts for a soft lockup of kernel 6.1 that was seen once in this row.
-test-long: $(call installed,kernels)
+test-long: $(call installed,kernels) $(call installed,applications)
 	python3 scripts/test.py --tier long
+	$(SUDO) python3 scripts/applications.py
 	python3 scripts/kernels.py
 	python3 scripts/kernels.py --one-by-one --repeat 3 --set PRISM_NETEM_ROUNDS=50 'prism netem'
 

@@ -11,6 +11,7 @@
 #   dist      bench, and the Rust component llvm-tools
 #   packages  dist, and the programs that make packages
 #   kernels   tests, and QEMU for `make test-kernels`
+#   applications  tests, and the applications of scripts/applications.py
 #
 # It installs only missing packages, and prints their names. It is safe to repeat, and ends
 # at once if nothing is missing. Debian starts the etcd, nginx and HAProxy that it installs;
@@ -87,6 +88,13 @@ kernels='
 QEMU                  | command -v qemu-system-x86_64        | qemu-system-x86
 depmod and modprobe   | command -v depmod                    | kmod
 '
+applications='
+docker-registry       | command -v docker-registry           | docker-registry
+skopeo                | command -v skopeo                    | skopeo
+apache2               | command -v apache2                   | apache2-bin
+git                   | command -v git                       | git
+npm                   | command -v npm                       | npm
+'
 group=${1:-demo}
 components=
 case $group in
@@ -98,8 +106,9 @@ bench) needed=$build$demo$bench ;;
 dist) needed=$build$demo$bench components='llvm-tools' ;;
 packages) needed=$build$demo$bench$packages components='llvm-tools' ;;
 kernels) needed=$build$lint$demo$tests$bench$packages$kernels components='rustfmt clippy' ;;
+applications) needed=$build$lint$demo$tests$bench$packages$applications components='rustfmt clippy' ;;
 *)
-    echo "setup: no group '$group'; there are build, lint, demo, tests, bench, dist, packages and kernels" >&2
+    echo "setup: no group '$group'; there are build, lint, demo, tests, bench, dist, packages, kernels and applications" >&2
     exit 2
     ;;
 esac
@@ -174,7 +183,20 @@ install_clients() {
     "$(dirname "$0")/clients/install.sh" "${PRISM_TEST_CLIENTS:-$HOME/.cache/prism-test-clients}"
 }
 
+# Applications that Debian does not have, from PyPI and npm.
+install_applications() {
+    local here dir
+    here=$(dirname "$0")/applications
+    dir=${PRISM_TEST_CLIENTS:-$HOME/.cache/prism-test-clients}/applications
+    mkdir -p "$dir"
+    cp "$here/package.json" "$dir/"
+    npm install --silent --no-audit --no-fund --prefix "$dir"
+    python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --upgrade \
+        --target "$dir/python" -r "$here/requirements.txt"
+}
+
 install_packages
 check_rust
-case $group in tests | kernels) install_clients ;; esac
+case $group in tests | kernels | applications) install_clients ;; esac
+case $group in applications) install_applications ;; esac
 say "everything is installed for: $group"
