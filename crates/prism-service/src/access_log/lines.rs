@@ -9,6 +9,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, UNIX_EPOCH};
 
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::macros::format_description;
@@ -68,7 +69,7 @@ impl LineMaker {
             }
         }
         let _ = write!(self.bytes, "\" {} {} \"", facts.status, facts.bytes_out);
-        self.escaped(texts.referer.unwrap_or("-"));
+        self.escaped(&without_secrets(texts.referer.unwrap_or("-")));
         self.plain("\" \"");
         self.escaped(texts.user_agent.unwrap_or("-"));
         self.plain("\"\n");
@@ -115,7 +116,8 @@ impl LineMaker {
         }
         self.text(r#","host":"#, texts.host);
         self.text(r#","user_agent":"#, texts.user_agent);
-        self.text(r#","referer":"#, texts.referer);
+        let referer = texts.referer.map(without_secrets);
+        self.text(r#","referer":"#, referer.as_deref());
         self.text(r#","access_key":"#, texts.access_key);
         self.text(r#","bucket":"#, texts.bucket);
         self.text(r#","key":"#, texts.key);
@@ -189,24 +191,33 @@ impl LineMaker {
     }
 }
 
-/// A query, or a target with one, without what gives access.
+/// A query, or a target or URL with one, without what gives access.
 fn without_secrets(query: &str) -> Cow<'_, str> {
-    const SECRETS: [&str; 3] = ["Signature=", "X-Amz-Signature=", "X-Amz-Security-Token="];
-    if !query.contains("Signature=") && !query.contains("X-Amz-Security-Token=") {
+    let mut parts = query.split(['?', '&']);
+    if !parts.any(|part| name_of_secret(part).is_some()) {
         return query.into();
     }
     let mut shown = String::with_capacity(query.len());
     for part in query.split_inclusive(['?', '&']) {
-        match SECRETS.iter().find(|name| part.starts_with(**name)) {
+        match name_of_secret(part) {
             Some(name) => {
                 shown.push_str(name);
-                shown.push('-');
+                shown.push_str("=-");
                 shown.extend(part.ends_with('&').then_some('&'));
             }
             None => shown.push_str(part),
         }
     }
     shown.into()
+}
+
+/// The name of a parameter that gives access, as it stands in a query. Any byte of it may be
+/// percent-encoded.
+fn name_of_secret(part: &str) -> Option<&str> {
+    let (name, _) = part.split_once('=')?;
+    let decoded = percent_decode_str(name).decode_utf8_lossy();
+    let secrets = ["Signature", "X-Amz-Signature", "X-Amz-Security-Token"];
+    secrets.contains(&&*decoded).then_some(name)
 }
 
 #[cfg(test)]
@@ -278,6 +289,11 @@ mod tests {
             ),
             ("/k?Signature=s&Expires=1", "/k?Signature=-&Expires=1"),
             ("NoSignature=s", "NoSignature=s"),
+            ("X-Amz-%53ignature=s&a=%53", "X-Amz-%53ignature=-&a=%53"),
+            (
+                "https://h/k?X-Amz-Signature=s",
+                "https://h/k?X-Amz-Signature=-",
+            ),
         ] {
             assert_eq!(without_secrets(query), shown);
         }
