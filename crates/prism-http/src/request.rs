@@ -272,13 +272,20 @@ fn check_host(headers: &Headers, target: &Target, version: Version) -> Result<()
     let Some(authority) = target.authority() else {
         return Ok(());
     };
-    let port = target.default_port();
-    let [host, authority] = [host, authority.as_bytes()].map(|h| h.strip_suffix(port).unwrap_or(h));
+    let plain = |host| {
+        let host = strip_end(host, target.default_port());
+        strip_end(host, b".")
+    };
+    let [host, authority] = [host, authority.as_bytes()].map(plain);
     if host.eq_ignore_ascii_case(authority) {
         Ok(())
     } else {
         Err(HeadError::HostDiffers)
     }
+}
+
+fn strip_end<'t>(text: &'t [u8], end: &[u8]) -> &'t [u8] {
+    text.strip_suffix(end).unwrap_or(text)
 }
 
 fn expectation(headers: &Headers, version: Version) -> Result<bool, HeadError> {

@@ -4,6 +4,7 @@
 mod ambiguous;
 mod battery;
 pub mod behind;
+mod beside;
 mod duties;
 mod faults;
 mod guests;
