@@ -232,7 +232,7 @@ fn a_node_says_why_it_cannot_be_taken_over() {
     let told = cluster.lab.ask("fe0", "take-over 250 251").unwrap();
     let told = told["error"].as_str().unwrap().to_owned();
     assert!(
-        told.contains("[1]") && told.contains("[250, 251]"),
+        told.contains("[2, 1]") && told.contains("[250, 251]"),
         "{told}"
     );
     let object = Object::new(cluster.key_on("be0", "after"), 1_000);

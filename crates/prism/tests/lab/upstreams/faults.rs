@@ -287,7 +287,8 @@ fn check_sockets<'s>(sockets: impl Iterator<Item = &'s Socket>, times: &Times) {
             continue;
         }
         assert_eq!(socket.code, 1006, "{socket:?}");
-        assert!(socket.messages > 5, "{socket:?}");
+        // One that has just come back from the drained backend has few.
+        assert!(socket.messages > 0, "{socket:?}");
         let host = socket.at.as_str();
         ends.insert(host);
         match host {
