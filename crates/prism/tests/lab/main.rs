@@ -36,6 +36,7 @@ mod leaving;
 mod lifecycle;
 mod links;
 mod long_path;
+mod manners;
 mod migrate;
 mod min_replicas;
 mod mixture;

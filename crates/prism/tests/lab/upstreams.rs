@@ -2,18 +2,14 @@
 //! every form of HTTP/1.1, servers that come and go.
 
 mod ambiguous;
-mod battery;
 pub mod behind;
-mod beside;
 mod duties;
 mod faults;
 mod guests;
 mod idle;
 mod killers;
-mod logged;
 mod logins;
 mod once;
-mod proxied;
 mod relayed;
 mod watched;
 
@@ -32,7 +28,7 @@ use crate::support::packets::{ClientResets, Watch};
 use crate::support::{Stop, eventually, output, tls, turn};
 use behind::Behind;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// A GET of this length does not pass the frontend.
 const LONG: usize = 1 << 20;
 

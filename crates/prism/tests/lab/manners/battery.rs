@@ -21,12 +21,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-use super::PATIENCE;
-use super::behind::{APP, Behind, pattern};
 use crate::successor::take_over;
 use crate::support::client::{Answer, Client};
 use crate::support::packets::{ClientResets, Watch};
 use crate::support::{eventually, output, say, tls, turn};
+use crate::upstreams::PATIENCE;
+use crate::upstreams::behind::{APP, Behind, pattern};
 
 /// Requests by each of HTTP and HTTPS.
 const REQUESTS: usize = 10_000;

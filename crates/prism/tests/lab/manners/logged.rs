@@ -12,9 +12,9 @@ use prism_lab::{Families, Family, Lab, LabName, LabSpec};
 use serde_json::{Value, json};
 use socket2::SockRef;
 
-use super::PATIENCE;
-use super::behind::configure;
 use crate::support::{Cluster, eventually, turn};
+use crate::upstreams::PATIENCE;
+use crate::upstreams::behind::configure;
 
 pub(super) const SERVER: &str = "127.0.0.1:9005";
 const UPLOAD_BYTES: u64 = 1_000_000;

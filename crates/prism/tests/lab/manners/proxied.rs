@@ -12,12 +12,12 @@ use prism_lab::{Families, Lab, LabName, LabSpec};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 
-use super::PATIENCE;
-use super::behind::configure;
 use super::logged::{SERVER, lines, serve};
 use crate::successor::take_over;
 use crate::support::client::Client;
 use crate::support::{Cluster, eventually, tls, turn};
+use crate::upstreams::PATIENCE;
+use crate::upstreams::behind::configure;
 
 const CLIENT: &str = "127.0.0.7";
 

@@ -7,10 +7,10 @@ use std::process::Child;
 use prism_config::RelayUpTo;
 use prism_lab::{Lab, LabName, LabSpec};
 
-use super::PATIENCE;
-use super::behind::configure;
 use crate::support::client::Client;
 use crate::support::{Cluster, eventually, turn};
+use crate::upstreams::PATIENCE;
+use crate::upstreams::behind::configure;
 
 /// nginx, and the servers that it has the place of.
 const NGINX: &str = "127.0.0.1:9100";

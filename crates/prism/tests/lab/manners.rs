@@ -1,0 +1,6 @@
+//! A service with servers, as clients, proxies before it and readers of its log see it.
+
+mod battery;
+mod beside;
+mod logged;
+mod proxied;
