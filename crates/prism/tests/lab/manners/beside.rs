@@ -2,7 +2,6 @@
 //! however the host and the path are written. What could be read in two ways Prism refuses.
 
 use std::path::Path;
-use std::process::Child;
 
 use prism_config::RelayUpTo;
 use prism_lab::{Lab, LabName, LabSpec};
@@ -10,7 +9,7 @@ use prism_lab::{Lab, LabName, LabSpec};
 use crate::support::client::Client;
 use crate::support::{Cluster, eventually, turn};
 use crate::upstreams::PATIENCE;
-use crate::upstreams::behind::configure;
+use crate::upstreams::behind::{Running, configure};
 
 /// nginx, and the servers that it has the place of.
 const NGINX: &str = "127.0.0.1:9100";
@@ -99,23 +98,12 @@ const HOSTS: [&str; 9] = [
     "10.0.0.1",
 ];
 
-struct Nginx(Child);
-
-impl Nginx {
-    fn start(cluster: &Cluster, directory: &Path) -> Self {
-        let text = NGINX_CONF.replace("DIR", &directory.display().to_string());
-        let config = directory.join("nginx.conf");
-        std::fs::write(&config, text).unwrap();
-        let mut command = cluster.lab.command("be0", "nginx").unwrap();
-        Self(command.arg("-c").arg(config).spawn().unwrap())
-    }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn start_nginx(cluster: &Cluster, directory: &Path) -> Running {
+    let text = NGINX_CONF.replace("DIR", &directory.display().to_string());
+    let config = directory.join("nginx.conf");
+    std::fs::write(&config, text).unwrap();
+    let mut command = cluster.lab.command("be0", "nginx").unwrap();
+    Running(command.arg("-c").arg(config).spawn().unwrap())
 }
 
 /// The status and the server that answers.
@@ -139,7 +127,7 @@ fn the_upstream_of_a_request_is_the_one_that_nginx_finds() {
     spec.configure = Some(Box::new(|config| configure(config, UPSTREAMS)));
     let cluster = Cluster::around(Lab::up(spec).unwrap());
     let directory = tempfile::tempdir().unwrap();
-    let _nginx = Nginx::start(&cluster, directory.path());
+    let _nginx = start_nginx(&cluster, directory.path());
     let by_nginx = |target: &str, host: &str| {
         let stream = cluster.on("be0", || std::net::TcpStream::connect(NGINX).unwrap());
         answer(&mut Client::new(stream), target, host)

@@ -4,7 +4,6 @@
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::Child;
 use std::sync::Arc;
 
 use prism_config::{Networks, RelayUpTo};
@@ -17,7 +16,7 @@ use crate::successor::take_over;
 use crate::support::client::Client;
 use crate::support::{Cluster, eventually, tls, turn};
 use crate::upstreams::PATIENCE;
-use crate::upstreams::behind::configure;
+use crate::upstreams::behind::{Running, configure};
 
 const CLIENT: &str = "127.0.0.7";
 
@@ -29,41 +28,30 @@ const RELAYED: u16 = 7003;
 const TLS: u16 = 7004;
 const BARE: u16 = 7005;
 
-struct Haproxy(Child);
-
-impl Haproxy {
-    fn start(cluster: &Cluster, directory: &Path) -> Self {
-        let find = |mut all: Box<dyn Iterator<Item = SocketAddr> + '_>, is_v6| {
-            all.find(|service| service.is_ipv6() == is_v6).unwrap()
-        };
-        let http = |is_v6| find(Box::new(cluster.lab.services()), is_v6);
-        let https = find(Box::new(cluster.lab.https_services()), false);
-        let mut text = String::from(
-            "defaults\n mode tcp\n timeout connect 5s\n timeout client 60s\n timeout server 60s\n",
-        );
-        for (port, server, header) in [
-            (V1, http(false), "send-proxy"),
-            (V2, http(false), "send-proxy-v2"),
-            (RELAYED, http(true), "send-proxy-v2"),
-            (TLS, https, "send-proxy-v2"),
-            (BARE, http(false), ""),
-        ] {
-            let listen = format!("listen l{port}\n bind 127.0.0.1:{port}\n");
-            text += &format!("{listen} server prism {server} {header}\n");
-        }
-        let config = directory.join("haproxy.cfg");
-        std::fs::write(&config, text).unwrap();
-        let mut command = cluster.lab.command("client", "haproxy").unwrap();
-        let command = command.args(["-db", "-q", "-f"]).arg(config);
-        Self(command.spawn().unwrap())
+fn start_haproxy(cluster: &Cluster, directory: &Path) -> Running {
+    let find = |mut all: Box<dyn Iterator<Item = SocketAddr> + '_>, is_v6| {
+        all.find(|service| service.is_ipv6() == is_v6).unwrap()
+    };
+    let http = |is_v6| find(Box::new(cluster.lab.services()), is_v6);
+    let https = find(Box::new(cluster.lab.https_services()), false);
+    let mut text = String::from(
+        "defaults\n mode tcp\n timeout connect 5s\n timeout client 60s\n timeout server 60s\n",
+    );
+    for (port, server, header) in [
+        (V1, http(false), "send-proxy"),
+        (V2, http(false), "send-proxy-v2"),
+        (RELAYED, http(true), "send-proxy-v2"),
+        (TLS, https, "send-proxy-v2"),
+        (BARE, http(false), ""),
+    ] {
+        let listen = format!("listen l{port}\n bind 127.0.0.1:{port}\n");
+        text += &format!("{listen} server prism {server} {header}\n");
     }
-}
-
-impl Drop for Haproxy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    let config = directory.join("haproxy.cfg");
+    std::fs::write(&config, text).unwrap();
+    let mut command = cluster.lab.command("client", "haproxy").unwrap();
+    let command = command.args(["-db", "-q", "-f"]).arg(config);
+    Running(command.spawn().unwrap())
 }
 
 /// Servers beside two backends, to which the connections of IPv6 clients cannot move.
@@ -146,7 +134,7 @@ fn a_client_behind_the_proxy_protocol_keeps_its_address_wherever_its_connection_
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("access.log");
     let mut cluster = up(&log);
-    let _haproxy = Haproxy::start(&cluster, directory.path());
+    let _haproxy = start_haproxy(&cluster, directory.path());
     eventually("requests go to a backend", PATIENCE, || {
         let warm = b"GET /?tag=warm HTTP/1.1\r\nHost: h\r\n\r\n";
         let reached = std::panic::catch_unwind(|| connect(&cluster, V1).call(warm));

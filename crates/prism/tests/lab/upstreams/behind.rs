@@ -34,7 +34,7 @@ pub struct Behind {
 }
 
 /// A program that is killed with its test.
-struct Running(Child);
+pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
