@@ -41,9 +41,11 @@ impl Sight {
         }
     }
 
-    /// Whether a trusted proxy has given the request this identifier.
-    fn is_of_proxy(&self, id: &str) -> bool {
-        self.is_proxied && id != request_id_text(self.id)
+    /// The identifier that a trusted proxy has given this request.
+    fn proxy_request_id<'r>(&self, head: Option<&'r RequestHead>) -> Option<&'r str> {
+        let id = head.filter(|_| self.is_proxied)?.headers();
+        let id = id.get_str("x-request-id")?;
+        (id != request_id_text(self.id)).then_some(id)
     }
 }
 
@@ -78,18 +80,18 @@ impl<S: Service> Gateway<S> {
         let relayed_to = record.peer.as_deref();
         self.trace(sight.span, || RequestSpan {
             client: Some(sight.client),
+            proxy_request_id: sight.proxy_request_id(head),
             peer: relayed_to,
             ..span_of(sight.id, about, sight.begun, record)
         });
         let Some(status) = record.status else { return };
         // The parts of a head are for the log alone.
         let head = head.filter(|_| self.requests.are_logged());
-        let head = head.map(LoggedHead::of).unwrap_or_default();
         self.requests.add(&Answered {
             about,
             head: LoggedHead {
-                request_id: head.request_id.filter(|id| sight.is_of_proxy(id)),
-                ..head
+                request_id: sight.proxy_request_id(head),
+                ..head.map(LoggedHead::of).unwrap_or_default()
             },
             id: sight.id,
             trace_id: sight.span.map(|span| span.trace_id),
@@ -129,6 +131,7 @@ pub(crate) fn span_of<'r>(
     RequestSpan {
         span: Span::default(),
         request_id: id,
+        proxy_request_id: None,
         about,
         begun,
         total: begun.elapsed(),

@@ -68,7 +68,7 @@ pub struct LoggedHead<'r> {
     pub user_agent: Option<&'r str>,
     /// `Referer`.
     pub referer: Option<&'r str>,
-    /// `X-Request-ID`, which means something if a trusted proxy has sent it.
+    /// The identifier that a trusted proxy has given the request.
     pub request_id: Option<&'r str>,
 }
 
@@ -87,7 +87,7 @@ impl<'r> LoggedHead<'r> {
             host: head.host(),
             user_agent: headers.get_str("user-agent"),
             referer: headers.get_str("referer"),
-            request_id: headers.get_str("x-request-id"),
+            request_id: None,
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct RequestSpan<'r> {
     pub span: Span,
     /// The request's identifier.
     pub request_id: u64,
+    /// The identifier that a trusted proxy has given it.
+    pub proxy_request_id: Option<&'r str>,
     /// The meaning of the request.
     pub about: About<'r>,
     /// When the request's head was read here.

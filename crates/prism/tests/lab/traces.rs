@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use prism_config::Networks;
 use prism_http::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -22,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const LEN: u64 = 20_000;
 /// The client's own span.
 const PARENT: &str = "00f067aa0ba902b7";
+/// The client's identifier of each request.
+const OF_PROXY: &str = "of-a-proxy";
 /// Kinds of spans in OTLP.
 const SERVER: u64 = 2;
 const CLIENT: u64 = 3;
@@ -189,7 +192,7 @@ fn one<'s>(spans: &'s [Span], node: &str, name: &str) -> &'s Span {
     one.unwrap_or_else(|| panic!("no {node} {name}: {spans:?}"))
 }
 
-/// A cluster whose nodes send spans to the frontend's host.
+/// A cluster whose nodes send spans to the frontend's host, and trust the client.
 fn traced(sample_per_million: u32, log: PathBuf) -> Cluster {
     Cluster::configured(2, move |config| {
         let frontend = config.frontends().next().unwrap().address;
@@ -197,12 +200,15 @@ fn traced(sample_per_million: u32, log: PathBuf) -> Cluster {
         config.trace.otlp = format!("http://{frontend}:{PORT}/v1/traces");
         config.trace.sample_per_million = sample_per_million;
         config.log.access = log;
+        let service = config.service.first_mut();
+        service.trusted_proxies = Networks::parse(&["10.0.0.0/8"]).unwrap();
     })
 }
 
 fn with_trace(cluster: &Cluster, method: &str, object: &Object, traceparent: &str) -> Vec<u8> {
     let request = Request::new(method, &format!("/{}", object.key));
-    request.header("traceparent", traceparent).encode(cluster)
+    let request = request.header("traceparent", traceparent);
+    request.header("X-Request-ID", OF_PROXY).encode(cluster)
 }
 
 fn sampled(trace_id: &str) -> String {
@@ -264,6 +270,9 @@ fn assert_handed_off(spans: &[Span], id: &str, source: &str, target: &str) {
     let answer = one(spans, target, "GetObject");
     assert_eq!((&answer.parent_id, answer.kind), (&root.id, SERVER));
     assert_eq!(answer.service, "prism-backend");
+    for span in [root, answer] {
+        assert_eq!(span.is("prism.proxy_request_id"), Some(OF_PROXY));
+    }
     let expected = [
         ("aws.request_id", id),
         ("http.response.status_code", "200"),

@@ -213,6 +213,7 @@ fn attributes(request: &RequestSpan<'_>) -> Vec<KeyValue> {
     let mut text = |name: &'static str, value: Option<&str>| {
         all.extend(value.map(|value| KeyValue::new(name, value.to_owned())));
     };
+    text("prism.proxy_request_id", request.proxy_request_id);
     text("aws.s3.bucket", about.bucket);
     text("aws.s3.key", about.key);
     text("error.type", request.error);
