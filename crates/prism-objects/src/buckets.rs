@@ -167,7 +167,14 @@ impl Objects {
         let deleting = self
             .replicator
             .alter_bucket(name, Bucket::begin_deletion)
-            .await?;
+            .await;
+        let deleting = match deleting {
+            Err(error) if error.code() == Code::NoSuchBucket => {
+                self.make_deletion_known(name).await?;
+                return Err(error.into());
+            }
+            deleting => deleting?,
+        };
         let seal = Question::SealBucket {
             bucket: name.to_owned(),
             record: Box::new(deleting.clone()),
@@ -188,6 +195,15 @@ impl Objects {
         } else {
             // The deletion took so long that the bucket lives on.
             Err(Code::OperationAborted.into())
+        }
+    }
+
+    /// Tells the backends of a deletion before a client hears that the bucket is gone. The node that
+    /// deleted the bucket may have ended before it told them, and etcd alone can lose the record.
+    async fn make_deletion_known(&self, name: &str) -> Result<(), S3Error> {
+        match self.replicator.agreed(name).await? {
+            Some(record) => self.replicator.try_push_record(name, &record).await,
+            None => Ok(()),
         }
     }
 

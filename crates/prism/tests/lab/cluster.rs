@@ -8,6 +8,7 @@ mod lost;
 mod members;
 mod restored;
 mod reverted;
+mod untold;
 
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};

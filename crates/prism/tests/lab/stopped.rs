@@ -19,7 +19,7 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// Sends a signal to the process of `host`.
-fn signal(cluster: &Cluster, host: &str, name: &str) {
+pub fn signal(cluster: &Cluster, host: &str, name: &str) {
     let pid = cluster.lab.pid(host).unwrap().to_string();
     let sent = Command::new("kill").args(["-s", name, &pid]).status();
     assert!(sent.unwrap().success());

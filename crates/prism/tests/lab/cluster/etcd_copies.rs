@@ -20,13 +20,13 @@ const CLIENTS: usize = 8;
 const CHANGES: usize = 25;
 
 /// The URL at which the nodes reach a member of etcd.
-fn endpoint(cluster: &Cluster, member: usize) -> String {
+pub(super) fn endpoint(cluster: &Cluster, member: usize) -> String {
     let config = ConfigFile::load(&cluster.lab.config_path()).unwrap();
     let etcd = config.cluster.etcd.unwrap();
     etcd.endpoints[member].to_string()
 }
 
-fn etcdctl(cluster: &Cluster, endpoint: &str, arguments: &[&str]) -> String {
+pub(super) fn etcdctl(cluster: &Cluster, endpoint: &str, arguments: &[&str]) -> String {
     let output = try_etcdctl(cluster, endpoint, arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {errors}");
