@@ -4,3 +4,4 @@ mod battery;
 mod beside;
 mod logged;
 mod proxied;
+mod proxies;

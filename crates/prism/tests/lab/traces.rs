@@ -201,7 +201,7 @@ fn traced(sample_per_million: u32, log: PathBuf) -> Cluster {
         config.trace.sample_per_million = sample_per_million;
         config.log.access = log;
         let service = config.service.first_mut();
-        service.trusted_proxies = Networks::parse(&["10.0.0.0/8"]).unwrap();
+        service.trusted_proxies = Networks::parse(&["10.0.0.0/8", "fd00::/8"]).unwrap();
     })
 }
 

@@ -10,7 +10,7 @@ mod idle;
 mod killers;
 mod logins;
 mod once;
-mod relayed;
+pub mod relayed;
 mod watched;
 
 use std::process::Command;

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use prism_config::{Networks, RelayUpTo};
 use prism_lab::{Families, Lab, LabName, LabSpec};
@@ -128,6 +129,28 @@ fn ask(client: &mut Client, port: u16, tag: &str, log: &Path) -> String {
     line["backend"].as_str().unwrap().to_owned()
 }
 
+/// The time until a connection ends that begins with these bytes, which are no whole header.
+fn time_to_end(cluster: &Cluster, bytes: &[u8]) -> Duration {
+    let mut client = cluster.connect();
+    let begun = Instant::now();
+    client.send(bytes);
+    let read = client.stream.read(&mut [0]);
+    assert!(matches!(read, Ok(0) | Err(_)), "it was answered");
+    begun.elapsed()
+}
+
+/// Headers that do not end, or not within bounds, end their connections.
+fn check_bounds(cluster: &Cluster) {
+    let late = time_to_end(cluster, b"PROXY TCP4 192.0.2.1 ");
+    let bounds = Duration::from_secs(9)..Duration::from_secs(15);
+    assert!(bounds.contains(&late), "{late:?}");
+    // It announces 65,535 bytes of addresses and extensions.
+    let mut long = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff".to_vec();
+    long.resize(5000, 0);
+    let taken = time_to_end(cluster, &long);
+    assert!(taken < Duration::from_secs(5), "{taken:?}");
+}
+
 #[test]
 fn a_client_behind_the_proxy_protocol_keeps_its_address_wherever_its_connection_goes() {
     let Some(_turn) = turn() else { return };
@@ -154,7 +177,8 @@ fn a_client_behind_the_proxy_protocol_keeps_its_address_wherever_its_connection_
     bare.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     let answer = bare.stream.read(&mut [0]).unwrap_or(0);
     assert_eq!(answer, 0, "a connection without the header is refused");
-    assert!(cluster.counter("fe0", "handoff", "proxy_headers_refused") > 0);
+    check_bounds(&cluster);
+    assert!(cluster.counter("fe0", "handoff", "proxy_headers_refused") >= 3);
 
     // Connections rest while their node leaves, and while the process of the other one is replaced.
     let mut resting: Vec<(u16, Client)> = Vec::new();

@@ -356,12 +356,19 @@ impl Client {
 
     /// The same. An end before it is an error.
     pub fn try_head(&mut self) -> io::Result<ResponseHead> {
+        Ok(self.try_head_line()?.0)
+    }
+
+    /// The same, and its first line as it came.
+    pub fn try_head_line(&mut self) -> io::Result<(ResponseHead, String)> {
         loop {
             let unread = &self.buffer[self.start..self.end];
             let parsed = ResponseHead::parse(unread, &Limits::ANSWER);
             if let Some((head, len)) = parsed.map_err(io::Error::other)? {
+                let line = unread.split(|byte| b"\r\n".contains(byte)).next();
+                let line = String::from_utf8_lossy(line.unwrap_or_default()).into_owned();
                 self.start += len;
-                return Ok(head);
+                return Ok((head, line));
             }
             if !self.fill()? {
                 return Err(io::ErrorKind::UnexpectedEof.into());

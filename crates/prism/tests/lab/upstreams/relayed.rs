@@ -19,7 +19,7 @@ const WORK: Duration = Duration::from_secs(3);
 const UPLOAD_BYTES: usize = 48 << 20;
 
 /// One backend, to which the connections of IPv6 clients cannot move.
-fn without_ipv6(spec: &mut LabSpec) {
+pub fn without_ipv6(spec: &mut LabSpec) {
     spec.backends = 1;
     let upstreams = spec.configure.take().unwrap();
     spec.configure = Some(Box::new(move |config| {
