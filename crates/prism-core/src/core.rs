@@ -9,7 +9,7 @@ use prism_service::{Orders, RequestCounters};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::{ActiveView, CoreJob, Jobs, NodeFigures, StoreReport};
+use crate::{ActiveView, CoreNode, Jobs, NodeFigures, StoreReport, Work};
 
 /// The source of a node's reports to an administrator and to other nodes.
 pub trait Observed: Send + Sync {
@@ -37,7 +37,7 @@ pub struct Core {
     /// The orders to the threads of the node.
     pub orders: Orders,
     /// Jobs of the administrator for the threads of the node.
-    pub(crate) jobs: Jobs<CoreJob>,
+    pub(crate) jobs: Jobs<Work<CoreNode>>,
     observed: OnceLock<Weak<dyn Observed>>,
 }
 
@@ -73,14 +73,16 @@ impl Core {
     pub async fn survey(&self) -> Option<Value> {
         let (answer, answered) = oneshot::channel();
         // Without a worker the sender is dropped.
-        self.jobs.submit(CoreJob::Survey(answer));
+        self.jobs
+            .run(async move |node| drop(answer.send(node.survey().await)));
         answered.await.ok()
     }
 
     /// The figures of all nodes; `None` if no worker answers.
     pub async fn figures(&self) -> Option<Vec<NodeFigures>> {
         let (answer, answered) = oneshot::channel();
-        self.jobs.submit(CoreJob::Figures(answer));
+        self.jobs
+            .run(async move |node| drop(answer.send(node.figures().await)));
         answered.await.ok()
     }
 }

@@ -1,6 +1,7 @@
 //! Jobs that the workers of a node do in turn. A stream to another node belongs to a worker, so
 //! that other threads submit what needs one.
 
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +10,9 @@ use tokio::sync::mpsc::error::TrySendError;
 
 /// Jobs that wait for one worker.
 pub const JOBS_MAX: usize = 1024;
+
+/// Work for a worker: starts a task on its thread, whose state is `W`.
+pub type Work<W> = Box<dyn FnOnce(Rc<W>) + Send>;
 
 /// The queues of the workers.
 #[derive(Debug)]
@@ -53,6 +57,23 @@ impl<J> Jobs<J> {
     /// A poisoned list is still valid, because no holder panics between two changes.
     fn workers(&self) -> MutexGuard<'_, Vec<mpsc::Sender<J>>> {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<W: 'static> Jobs<Work<W>> {
+    /// Has a worker do `work` as a task of its own. False: all queues are full, and the work is
+    /// dropped.
+    pub fn run(&self, work: impl AsyncFnOnce(&W) + Send + 'static) -> bool {
+        self.submit(Box::new(|worker| {
+            tokio::task::spawn_local(async move { work(&worker).await });
+        }))
+    }
+}
+
+/// Starts the work of a worker's queue, until the worker ends.
+pub async fn run_work<W>(worker: &Rc<W>, queue: &mut mpsc::Receiver<Work<W>>) {
+    while let Some(work) = queue.recv().await {
+        work(worker.clone());
     }
 }
 

@@ -14,7 +14,7 @@ mod survey;
 mod view;
 
 pub use crate::core::{Core, Observed};
-pub use jobs::{JOBS_MAX, Jobs};
+pub use jobs::{JOBS_MAX, Jobs, Work, run_work};
 pub use question::{CoreQuestion, CoreReply, NodeQuestion, Refused, StoreReport};
-pub use survey::{CoreJob, CoreNode, NodeFigures, keep_jobs, send_reply};
+pub use survey::{CoreNode, NodeFigures, keep_jobs, send_reply};
 pub use view::{ActiveView, follow_views};

@@ -16,10 +16,9 @@ use prism_service::{
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tokio::sync::oneshot;
 
-use crate::Core;
 use crate::question::{CoreQuestion, CoreReply, NodeQuestion, Refused, StoreReport};
+use crate::{Core, run_work};
 
 /// Time for a backend to answer; below the deadline of the admin socket (5 s).
 const REPORT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -29,15 +28,6 @@ const FIGURES_TIMEOUT: Duration = Duration::from_millis(700);
 const MAX_REPLY_BYTES: usize = 8 << 20;
 /// Longest question of the core: a name and an epoch.
 const MAX_QUESTION_BYTES: u64 = 4096;
-
-/// Work of a worker for an administrator.
-#[derive(Debug)]
-pub enum CoreJob {
-    /// Describes the cluster.
-    Survey(oneshot::Sender<Value>),
-    /// Asks all nodes for their figures.
-    Figures(oneshot::Sender<Vec<NodeFigures>>),
-}
 
 /// The figures of a node.
 #[derive(Debug)]
@@ -53,15 +43,7 @@ pub fn keep_jobs(node: &Rc<CoreNode>) {
     let (mut jobs, _) = node.core.jobs.add_worker();
     let node = node.clone();
     keep("questions of administrators", async move || {
-        while let Some(job) = jobs.recv().await {
-            let node = node.clone();
-            tokio::task::spawn_local(async move {
-                match job {
-                    CoreJob::Survey(answer) => drop(answer.send(node.survey().await)),
-                    CoreJob::Figures(answer) => drop(answer.send(node.figures().await)),
-                }
-            });
-        }
+        run_work(&node, &mut jobs).await;
     });
 }
 
@@ -132,7 +114,7 @@ impl CoreNode {
     }
 
     /// Asks all backends at the same time. Returns the document that the admin socket shows.
-    async fn survey(&self) -> Value {
+    pub(crate) async fn survey(&self) -> Value {
         let view = self.core.view.now();
         let state = view.state();
         let names = state.backends.keys().map(|name| name.as_str());
@@ -175,7 +157,7 @@ impl CoreNode {
     }
 
     /// Asks all nodes for their figures at the same time, this node included.
-    async fn figures(&self) -> Vec<NodeFigures> {
+    pub(crate) async fn figures(&self) -> Vec<NodeFigures> {
         let directory = self.core.cluster.directory.borrow().clone();
         let asked = directory.iter().map(async |(name, _)| {
             let reply = self.ask(FIGURES_TIMEOUT, name, CoreQuestion::Figures);

@@ -4,7 +4,6 @@
 //! (`open_changes.rs`).
 
 use std::io::{self, ErrorKind::HostUnreachable, ErrorKind::TimedOut};
-use std::rc::Rc;
 use std::time::Duration;
 
 use prism_core::Refused;
@@ -13,11 +12,10 @@ use prism_http::{Limits, ResponseHead};
 use prism_s3::{Code, Principal};
 use prism_service::{Io as _, RelayError, encode_head, join_all, own_head, read_all, read_answer};
 use prism_store::{Bytes, Decided, Refusal, Unprepared};
-use tokio::sync::mpsc;
 
 use crate::Replicator;
 use crate::question::{Question, Reply};
-use crate::replication::{Job, Outgoing};
+use crate::replication::Outgoing;
 
 /// Longest answer to a change.
 const MAX_REPLY_BYTES: usize = 64 << 10;
@@ -31,40 +29,6 @@ const BEHIND_TIMEOUT: Duration = Duration::from_secs(3);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 impl Replicator {
-    /// Runs the jobs that the store submits, until the worker ends.
-    pub(crate) async fn run_jobs(self: &Rc<Self>, jobs: &mut mpsc::Receiver<Job>) {
-        while let Some(job) = jobs.recv().await {
-            let worker = self.clone();
-            tokio::task::spawn_local(async move {
-                match job {
-                    Job::Prepare {
-                        others,
-                        change,
-                        answer,
-                    } => {
-                        let asked = others.iter().map(|peer| worker.prepare_at(peer, &change));
-                        let answers = join_all(asked.collect()).await;
-                        let _ = answer.send(verdict(&others, answers));
-                    }
-                    Job::Decided { others, decided } => {
-                        worker.announce_outcome(&others, decided).await;
-                    }
-                    Job::Quota {
-                        bucket,
-                        change,
-                        answer,
-                    } => {
-                        let _ = answer.send(worker.quota(&bucket, change).await);
-                    }
-                    Job::Repair(fault) => {
-                        worker.repair(&fault).await;
-                        worker.node.replication.repair_ended(&fault);
-                    }
-                }
-            });
-        }
-    }
-
     /// Tells other replicas the outcome of a change. A replica that misses it asks later. Returns
     /// whether all have heard it.
     pub(crate) async fn announce_outcome(&self, others: &[String], decided: Decided) -> bool {
@@ -81,7 +45,7 @@ impl Replicator {
     }
 
     /// Has one replica prepare a change. Tries again while the replica is behind.
-    async fn prepare_at(&self, peer: &str, change: &Outgoing) -> Result<(), Unprepared> {
+    pub(crate) async fn prepare_at(&self, peer: &str, change: &Outgoing) -> Result<(), Unprepared> {
         let begun = tokio::time::Instant::now();
         let mut result = self.try_prepare_at(peer, change).await;
         while self.is_behind(&result) && begun.elapsed() < BEHIND_TIMEOUT {
@@ -151,7 +115,10 @@ impl Replicator {
 }
 
 /// The outcome of the answers: all other replicas have to prepare a change.
-fn verdict(others: &[String], answers: Vec<Result<(), Unprepared>>) -> Result<(), Unprepared> {
+pub(crate) fn verdict(
+    others: &[String],
+    answers: Vec<Result<(), Unprepared>>,
+) -> Result<(), Unprepared> {
     let prepared: Vec<()> = answers.into_iter().collect::<Result<_, _>>()?;
     if prepared.len() == others.len() {
         Ok(())

@@ -8,47 +8,27 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use prism_cluster::{MinReplicas, NodeName, Phase, Status, TooFewCopies, View};
 use prism_common::supervise::locked;
-use prism_core::{ActiveView, JOBS_MAX, Jobs};
+use prism_core::{ActiveView, JOBS_MAX, Jobs, Work};
 use prism_handoff::observe::Health;
 use prism_membership::{Lease, LeaseTerm};
 use prism_s3::S3Error;
+use prism_service::join_all;
 use prism_store::{
     Bytes, Decided, Error, Place, Prepare, Repair, Replicas, Scope, ScrubFault, Unprepared,
 };
 use tokio::sync::oneshot;
 
+use crate::Replicator;
 use crate::framed::encode_header;
 use crate::quota::QuotaChange;
 use crate::quotas::QuotaReport;
-
-/// Work of a worker for the store.
-pub(crate) enum Job {
-    /// Has other replicas prepare a change.
-    Prepare {
-        others: Vec<String>,
-        change: Outgoing,
-        answer: SyncSender<Result<(), Unprepared>>,
-    },
-    /// Tells other replicas the outcome of a change.
-    Decided {
-        others: Vec<String>,
-        decided: Decided,
-    },
-    /// Repairs damage with the bytes of another replica.
-    Repair(ScrubFault),
-    /// Shows the quota of a bucket and its usage, after a change if there is one.
-    Quota {
-        bucket: String,
-        change: Option<QuotaChange>,
-        answer: oneshot::Sender<Result<QuotaReport, S3Error>>,
-    },
-}
+use crate::replicate::verdict;
 
 /// A change on its way to other replicas.
 pub(crate) struct Outgoing {
@@ -66,7 +46,7 @@ pub struct Replication {
     lease: Lease,
     /// The identity of this node's store; only with etcd.
     store: OnceLock<Arc<AtomicU64>>,
-    pub(crate) jobs: Jobs<Job>,
+    pub(crate) jobs: Jobs<Work<Replicator>>,
     health: Arc<Mutex<Health>>,
     /// Files that are being repaired, or wait for it.
     under_repair: Mutex<HashSet<Place>>,
@@ -270,10 +250,8 @@ impl Replication {
         change: Option<QuotaChange>,
     ) -> Result<QuotaReport, S3Error> {
         let (answer, answered) = oneshot::channel();
-        self.jobs.submit(Job::Quota {
-            bucket,
-            change,
-            answer,
+        self.jobs.run(async move |worker: &Replicator| {
+            let _ = answer.send(worker.quota(&bucket, change).await);
         });
         let answered = answered.await;
         answered.unwrap_or_else(|_| Err(prism_s3::Code::ServiceUnavailable.into()))
@@ -320,11 +298,15 @@ impl Replicas for Replication {
         let (answer, answered) = sync_channel(1);
         let len = prepare.body_len();
         match encode_header(&prepare) {
-            Ok(header) => drop(self.jobs.submit(Job::Prepare {
-                others: others.to_vec(),
-                change: Outgoing { header, len, bytes },
-                answer,
-            })),
+            Ok(header) => {
+                let others = others.to_vec();
+                let change = Outgoing { header, len, bytes };
+                self.jobs.run(async move |worker: &Replicator| {
+                    let asked = others.iter().map(|peer| worker.prepare_at(peer, &change));
+                    let answers = join_all(asked.collect()).await;
+                    let _ = answer.send(verdict(&others, answers));
+                });
+            }
             Err(error) => {
                 let why = Unprepared::Failed(self.name.clone(), error.to_string());
                 let _ = answer.send(Err(why));
@@ -334,9 +316,10 @@ impl Replicas for Replication {
         answered
     }
 
-    fn decided(&self, others: &[String], decided: Decided) {
-        let others = others.to_vec();
-        self.jobs.submit(Job::Decided { others, decided });
+    fn decided(&self, others: Vec<String>, decided: Decided) {
+        self.jobs.run(async move |worker: &Replicator| {
+            worker.announce_outcome(&others, decided).await;
+        });
     }
 }
 
@@ -347,7 +330,12 @@ impl Repair for Replication {
         // The next read or scrub reports what is beyond the limit.
         if under_repair.len() < JOBS_MAX && under_repair.insert(place.clone()) {
             drop(under_repair);
-            if !self.jobs.submit(Job::Repair(fault.clone())) {
+            let fault = fault.clone();
+            let is_submitted = self.jobs.run(async move |worker: &Replicator| {
+                worker.repair(&fault).await;
+                worker.node.replication.repair_ended(&fault);
+            });
+            if !is_submitted {
                 locked(&self.under_repair).remove(&place);
             }
         }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use prism_common::supervise::keep;
+use prism_core::run_work;
 use prism_service::Stage;
 use prism_store::Store;
 
@@ -17,7 +18,9 @@ use crate::open_changes::settle_open_changes;
 pub fn keep_tasks(replicator: &Rc<Replicator>) {
     let (mut jobs, is_first) = replicator.node.replication.jobs.add_worker();
     let own = replicator.clone();
-    keep("replication", async move || own.run_jobs(&mut jobs).await);
+    keep("replication", async move || {
+        run_work(&own, &mut jobs).await;
+    });
     if !is_first {
         return;
     }

@@ -72,7 +72,7 @@ pub trait Replicas: Send + Sync {
     ) -> Receiver<Result<(), Unprepared>>;
 
     /// Tells all of `others` the outcome. The message may be lost: then they ask.
-    fn decided(&self, others: &[String], decided: Decided);
+    fn decided(&self, others: Vec<String>, decided: Decided);
 }
 
 impl From<Unprepared> for Error {

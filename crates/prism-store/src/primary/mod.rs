@@ -49,7 +49,7 @@ impl Primary {
         }
         let epoch = replicas.epoch();
         let others = others(replicas, &scopes)?;
-        self.submit_everywhere(replicas, epoch, &others, &scopes, op, file)
+        self.submit_everywhere(replicas, epoch, others, &scopes, op, file)
     }
 
     /// The other replicas of a key.
@@ -98,7 +98,7 @@ impl Primary {
         // Asked for before the others: if those are of a later epoch, the change does not
         // count.
         epoch: u64,
-        others: &[String],
+        others: Vec<String>,
         scopes: &[Scope],
         op: Op,
         file: Unnamed<'_>,
@@ -130,7 +130,7 @@ impl Primary {
             stamp,
             changes: plan.changes,
         };
-        let answer = replicas.prepare(others, prepare, plan.bytes);
+        let answer = replicas.prepare(&others, prepare, plan.bytes);
         let named = file.map_or(Ok(()), |(file, id)| self.storage.files.publish(file, id));
         // Waits even if naming failed, so that no replica is still at work afterwards.
         let prepared = answer.recv().unwrap_or(Err(Unprepared::Overloaded));

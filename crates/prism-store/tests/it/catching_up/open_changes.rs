@@ -143,7 +143,7 @@ impl Replicas for Overtaken {
         answered
     }
 
-    fn decided(&self, _: &[String], decided: Decided) {
+    fn decided(&self, _: Vec<String>, decided: Decided) {
         assert!(!decided.committed && decided.epoch == 1);
     }
 }

@@ -171,7 +171,7 @@ impl Replicas for Ways {
         answered
     }
 
-    fn decided(&self, others: &[String], decided: Decided) {
+    fn decided(&self, others: Vec<String>, decided: Decided) {
         let cluster = self.cluster.upgrade().unwrap();
         if cluster.silent.load(Ordering::Relaxed) {
             return;
