@@ -3,11 +3,12 @@
 use std::{
     collections::HashSet,
     fs,
-    io::{self, Cursor, ErrorKind::NotFound, Read},
+    io::{self, Cursor, ErrorKind::NotFound, Read as _},
     path::{Path, PathBuf},
 };
 
 use prism_common::absent::present;
+use prism_proto::wire::{DecodeError, Reader};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::{TreeFault, forget_cached};
@@ -29,7 +30,7 @@ pub(super) fn current(keyspace: &Path) -> io::Result<Result<Files, TreeFault>> {
         let Some(bytes) = present(fs::read(&pointer), NotFound)? else {
             break;
         };
-        let Some((number, checksum)) = parse_pointer(&bytes) else {
+        let Ok((number, checksum)) = parse_pointer(&bytes) else {
             return Ok(Err(fault(pointer, "is unreadable")));
         };
         let path = keyspace.join(format!("v{number}"));
@@ -41,7 +42,7 @@ pub(super) fn current(keyspace: &Path) -> io::Result<Result<Files, TreeFault>> {
         match version {
             Some(version) if xxh3_128(&version) == checksum => {
                 let files = listed(keyspace, &version);
-                return Ok(files.ok_or_else(|| fault(path, "cannot be read")));
+                return Ok(files.map_err(|_| fault(path, "cannot be read")));
             }
             // A newer version may have come meanwhile.
             _ if present(fs::read(&pointer), NotFound)? != Some(bytes) => {}
@@ -52,11 +53,13 @@ pub(super) fn current(keyspace: &Path) -> io::Result<Result<Files, TreeFault>> {
     Ok(Ok(Files::new()))
 }
 
-fn parse_pointer(bytes: &[u8]) -> Option<(u64, u128)> {
-    let mut fields = Fields(bytes);
-    let number = u64::from_le_bytes(fields.array()?);
-    let checksum = u128::from_le_bytes(fields.array()?);
-    (fields.0 == [0]).then_some((number, checksum))
+fn parse_pointer(bytes: &[u8]) -> Result<(u64, u128), DecodeError> {
+    let mut reader = Reader::new(bytes);
+    let number = u64::from_le_bytes(reader.array("number")?);
+    let checksum = u128::from_le_bytes(reader.array("checksum")?);
+    reader.version(0, "kind of checksum")?;
+    reader.finish()?;
+    Ok((number, checksum))
 }
 
 /// Compares every file of a keyspace's present version with its checksum. `pace` gets the bytes
@@ -101,57 +104,40 @@ pub fn tables(
 }
 
 /// The files that a version names.
-fn listed(keyspace: &Path, version: &[u8]) -> Option<Files> {
-    let archive = sfa::Reader::from_reader(&mut Cursor::new(version)).ok()?;
-    let section = |name: &[u8]| {
-        let entry = archive.toc().section(name)?;
+fn listed(keyspace: &Path, version: &[u8]) -> Result<Files, DecodeError> {
+    let archive = sfa::Reader::from_reader(&mut Cursor::new(version));
+    let archive = archive.map_err(|_| DecodeError::Invalid("table of contents"))?;
+    let section = |name: &'static str| {
+        let entry = archive.toc().section(name.as_bytes())?;
         let start = usize::try_from(entry.pos()).ok()?;
-        let section = version.get(start..)?;
-        section
-            .get(..usize::try_from(entry.len()).ok()?)
-            .map(Fields)
+        let len = usize::try_from(entry.len()).ok()?;
+        version.get(start..)?.get(..len).map(Reader::new)
     };
     let mut files = Files::new();
-    let mut tables = section(b"tables")?;
-    for _ in 0..tables.byte()? {
-        for _ in 0..tables.byte()? {
-            for _ in 0..u32::from_le_bytes(tables.array()?) {
+    let mut tables = section("tables").ok_or(DecodeError::Truncated("tables"))?;
+    for _ in 0..tables.u8("number of levels")? {
+        for _ in 0..tables.u8("number of runs")? {
+            for _ in 0..u32::from_le_bytes(tables.array("number of tables")?) {
                 let (id, checksum) = file(&mut tables)?;
-                tables.array::<8>()?;
+                tables.array::<8>("sequence number")?;
                 files.push((keyspace.join("tables").join(id.to_string()), checksum));
             }
         }
     }
-    let mut blobs = section(b"blob_files")?;
-    for _ in 0..u32::from_le_bytes(blobs.array()?) {
+    let mut blobs = section("blob_files").ok_or(DecodeError::Truncated("blob files"))?;
+    for _ in 0..u32::from_le_bytes(blobs.array("number of blob files")?) {
         let (id, checksum) = file(&mut blobs)?;
         files.push((keyspace.join("blobs").join(id.to_string()), checksum));
     }
-    Some(files)
+    Ok(files)
 }
 
 /// Number and checksum of a file, whose kind must be 0. Numbers are little-endian here.
-fn file(fields: &mut Fields<'_>) -> Option<(u64, u128)> {
-    let id = u64::from_le_bytes(fields.array()?);
-    let kind = fields.byte()?;
-    let checksum = u128::from_le_bytes(fields.array()?);
-    (kind == 0).then_some((id, checksum))
-}
-
-/// The bytes not read yet.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        let [byte] = self.array()?;
-        Some(byte)
-    }
+fn file(reader: &mut Reader<'_>) -> Result<(u64, u128), DecodeError> {
+    let id = u64::from_le_bytes(reader.array("file")?);
+    reader.version(0, "kind of checksum")?;
+    let checksum = u128::from_le_bytes(reader.array("checksum")?);
+    Ok((id, checksum))
 }
 
 /// The checksum of a file, read from the disk; `None` if `pace` ends the work.

@@ -75,9 +75,9 @@ impl BucketUsage {
 
     fn decode(value: &[u8]) -> Result<Self, Error> {
         decode(value, "usage of a bucket", |reader| {
-            Some(Self {
-                bytes: reader.u64()?,
-                objects: reader.u64()?,
+            Ok(Self {
+                bytes: reader.u64("bytes")?,
+                objects: reader.u64("objects")?,
             })
         })
     }

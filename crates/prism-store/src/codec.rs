@@ -2,6 +2,7 @@
 //! bytes. `record` and `uploads` define the values.
 
 use prism_cluster::replica::Stamp;
+use prism_proto::wire::{DecodeError, Reader};
 
 use crate::{error::Error, types::ObjectMeta};
 
@@ -45,67 +46,44 @@ pub(crate) fn put_pairs(out: &mut Vec<u8>, pairs: &[(String, String)]) -> Result
 pub(crate) fn decode<T>(
     value: &[u8],
     what: &str,
-    read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+    read: impl FnOnce(&mut Reader<'_>) -> Result<T, DecodeError>,
 ) -> Result<T, Error> {
-    let mut reader = Reader(value);
-    let found = read(&mut reader).filter(|_| reader.0.is_empty());
-    found.ok_or_else(|| Error::corrupt(what))
+    let mut reader = Reader::new(value);
+    let found = read(&mut reader);
+    let found = found.and_then(|found| reader.finish().map(|()| found));
+    found.map_err(|_| Error::corrupt(what))
 }
 
-/// The bytes not read yet.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+pub(crate) fn read_stamp(reader: &mut Reader<'_>) -> Result<Stamp, DecodeError> {
+    reader.array("stamp").map(Stamp::from_bytes)
+}
 
-impl<'a> Reader<'a> {
-    pub(crate) fn take_bytes(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (head, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(head)
-    }
+/// Reads what [`put_meta`] wrote.
+pub(crate) fn read_meta(reader: &mut Reader<'_>) -> Result<ObjectMeta, DecodeError> {
+    let created_ms = reader.u64("time of creation")?;
+    let etag = read_string(reader)?;
+    let header_count = reader.u16("number of headers")?;
+    let headers = read_pairs(reader, header_count)?;
+    let user_count = reader.u16("number of user metadata")?;
+    Ok(ObjectMeta {
+        created_ms,
+        etag,
+        headers,
+        user: read_pairs(reader, user_count)?,
+    })
+}
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*head)
-    }
+pub(crate) fn read_pairs(
+    reader: &mut Reader<'_>,
+    count: u16,
+) -> Result<Vec<(String, String)>, DecodeError> {
+    (0..count)
+        .map(|_| Ok((read_string(reader)?, read_string(reader)?)))
+        .collect()
+}
 
-    pub(crate) fn u8(&mut self) -> Option<u8> {
-        self.array().map(u8::from_be_bytes)
-    }
-
-    pub(crate) fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_be_bytes)
-    }
-
-    pub(crate) fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_be_bytes)
-    }
-
-    pub(crate) fn stamp(&mut self) -> Option<Stamp> {
-        self.array().map(Stamp::from_bytes)
-    }
-
-    pub(crate) fn string(&mut self) -> Option<String> {
-        let len = self.u16()?;
-        String::from_utf8(self.take_bytes(usize::from(len))?.to_vec()).ok()
-    }
-
-    /// Reads what [`put_meta`] wrote.
-    pub(crate) fn meta(&mut self) -> Option<ObjectMeta> {
-        Some(ObjectMeta {
-            created_ms: self.u64()?,
-            etag: self.string()?,
-            headers: self.u16().and_then(|count| self.pairs(count))?,
-            user: self.u16().and_then(|count| self.pairs(count))?,
-        })
-    }
-
-    pub(crate) fn pairs(&mut self, count: u16) -> Option<Vec<(String, String)>> {
-        (0..count)
-            .map(|_| Some((self.string()?, self.string()?)))
-            .collect()
-    }
+fn read_string(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
+    let len = reader.u16("length of a string")?;
+    let bytes = reader.bytes(usize::from(len), "string")?.to_vec();
+    String::from_utf8(bytes).map_err(|_| DecodeError::Invalid("string"))
 }

@@ -2,10 +2,11 @@
 //! carry their length in two bytes.
 
 use prism_cluster::replica::{Bucket, BucketStamp, Phase, Stamp};
+use prism_proto::wire::{DecodeError, Reader};
 
 use crate::{
     blocks::crc32c,
-    codec::{Reader, decode, put_meta},
+    codec::{decode, put_meta, read_meta, read_stamp},
     error::Error,
     layout::FileId,
     types::{BucketInfo, ObjectMeta, VersionId, VersionPlace, Versioning, place},
@@ -156,42 +157,42 @@ impl Record {
 
     /// The record without its metadata.
     pub(crate) fn decode_bare(value: &[u8]) -> Result<Self, Error> {
-        let record = Self::read_bare(&mut Reader(value));
-        record.ok_or_else(|| Error::corrupt("object record"))
+        let record = Self::read_bare(&mut Reader::new(value));
+        record.map_err(|_| Error::corrupt("object record"))
     }
 
-    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let record = Self::read_bare(reader)?;
-        Some(Self {
-            meta: reader.meta()?,
+        Ok(Self {
+            meta: read_meta(reader)?,
             ..record
         })
     }
 
-    fn read_bare(reader: &mut Reader<'_>) -> Option<Self> {
-        let version = reader.u8()?;
-        let kind = reader.u8()?;
-        let stamp = reader.stamp()?;
+    fn read_bare(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let version = reader.u8("version of the record")?;
+        let kind = reader.u8("kind")?;
+        let stamp = read_stamp(reader)?;
         let version = match version {
             STAMPED => None,
-            VERSIONED => Some(match reader.u8()? {
+            VERSIONED => Some(match reader.u8("kind of name")? {
                 NAMED_NULL => VersionId::Null,
-                NAMED_BY_STAMP => VersionId::Of(reader.stamp()?),
-                _ => return None,
+                NAMED_BY_STAMP => VersionId::Of(read_stamp(reader)?),
+                _ => return Err(DecodeError::Invalid("kind of name")),
             }),
-            _ => return None,
+            _ => return Err(DecodeError::Invalid("version of the record")),
         };
-        let id = FileId::from_bytes(reader.array()?);
-        let len = reader.u64()?;
-        let crc = reader.u32()?;
+        let id = FileId::from_bytes(reader.array("file")?);
+        let len = reader.u64("length")?;
+        let crc = reader.u32("checksum")?;
         let payload = match kind {
             KIND_INLINE => Payload::Inline { id, crc },
             KIND_FILE => Payload::File { id },
             KIND_PARTS => Payload::Parts { id },
             KIND_MARKER => Payload::Marker,
-            _ => return None,
+            _ => return Err(DecodeError::Invalid("kind")),
         };
-        Some(Self {
+        Ok(Self {
             stamp,
             version,
             payload,
@@ -240,25 +241,23 @@ impl FileRecord {
 
     /// The length of the file, and the tree's key of its object.
     pub(crate) fn decode_bare(value: &[u8]) -> Result<(u64, &[u8]), Error> {
-        let bare = Self::read_bare(&mut Reader(value));
-        bare.ok_or_else(|| Error::corrupt("file record"))
+        let bare = Self::read_bare(&mut Reader::new(value));
+        bare.map_err(|_| Error::corrupt("file record"))
     }
 
-    fn read_bare<'v>(reader: &mut Reader<'v>) -> Option<(u64, &'v [u8])> {
-        if reader.u8()? != VERSION {
-            return None;
-        }
-        let len = reader.u64()?;
-        let key_len = reader.u16()?;
-        Some((len, reader.take_bytes(usize::from(key_len))?))
+    fn read_bare<'v>(reader: &mut Reader<'v>) -> Result<(u64, &'v [u8]), DecodeError> {
+        reader.version(VERSION, "version of the record")?;
+        let len = reader.u64("length")?;
+        let key_len = reader.u16("length of the key")?;
+        Ok((len, reader.bytes(usize::from(key_len), "key")?))
     }
 
-    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let (len, object_key) = Self::read_bare(reader)?;
         let object_key = object_key.to_vec();
-        let (words, rest) = reader.0.as_chunks::<4>();
-        reader.0 = rest;
-        Some(Self {
+        let (words, _) = reader.rest().as_chunks::<4>();
+        reader.bytes(size_of_val(words), "checksums")?;
+        Ok(Self {
             len,
             object_key,
             crcs: words.iter().map(|word| u32::from_be_bytes(*word)).collect(),
@@ -286,14 +285,19 @@ fn index<T>(table: &[T], is_it: impl Fn(&T) -> bool) -> u8 {
 pub(crate) fn bucket_info(name: &[u8], value: &[u8]) -> Result<BucketInfo, Error> {
     let name = std::str::from_utf8(name).map_err(|_| Error::corrupt("bucket name"))?;
     decode(value, "bucket record", |reader| {
-        Some(BucketInfo {
+        let created_ms = reader.u64("time of creation")?;
+        let versioning = VERSIONING.get(usize::from(reader.u8("versioning")?));
+        let stamp = read_stamp(reader)?;
+        let life = read_stamp(reader)?;
+        let phase = PHASES.get(usize::from(reader.u8("phase")?));
+        Ok(BucketInfo {
             name: name.to_owned(),
-            created_ms: reader.u64()?,
-            versioning: *VERSIONING.get(usize::from(reader.u8()?))?,
+            created_ms,
+            versioning: *versioning.ok_or(DecodeError::Invalid("versioning"))?,
             which: BucketStamp {
-                stamp: reader.stamp()?,
-                life: reader.stamp()?,
-                phase: *PHASES.get(usize::from(reader.u8()?))?,
+                stamp,
+                life,
+                phase: *phase.ok_or(DecodeError::Invalid("phase"))?,
             },
         })
     })

@@ -1,12 +1,13 @@
 //! Values of the trees of uploads in parts, before and after their completion.
 
 use crate::{
-    codec::{Reader, decode, put_meta, put_pairs},
+    codec::{decode, put_meta, put_pairs, read_meta, read_pairs, read_stamp},
     error::Error,
     layout::FileId,
     types::{ObjectMeta, UploadId},
 };
 use prism_cluster::replica::Stamp;
+use prism_proto::wire::{DecodeError, Reader};
 
 /// The version of manifests.
 const VERSION: u8 = 1;
@@ -57,12 +58,10 @@ impl UploadRecord {
 
     pub(crate) fn decode(value: &[u8]) -> Result<Self, Error> {
         decode(value, "upload record", |reader| {
-            if reader.u8()? != STAMPED {
-                return None;
-            }
-            Some(Self {
-                stamp: reader.stamp()?,
-                meta: reader.meta()?,
+            reader.version(STAMPED, "version of the record")?;
+            Ok(Self {
+                stamp: read_stamp(reader)?,
+                meta: read_meta(reader)?,
             })
         })
     }
@@ -90,27 +89,29 @@ impl Manifest {
         decode(value, "manifest", Self::read)
     }
 
-    fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        if reader.u8()? != VERSION {
-            return None;
-        }
-        let upload = UploadId::from_bytes(reader.array()?);
-        let count = reader.u16()?;
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        reader.version(VERSION, "version of the manifest")?;
+        let upload = UploadId::from_bytes(reader.array("upload")?);
+        let count = reader.u16("number of parts")?;
         let parts = (0..count).map(|_| ManifestPart::read(reader));
-        Some(Self {
+        Ok(Self {
             upload,
-            parts: parts.collect::<Option<_>>()?,
+            parts: parts.collect::<Result<_, _>>()?,
         })
     }
 }
 
 impl ManifestPart {
-    fn read(reader: &mut Reader<'_>) -> Option<Self> {
-        Some(Self {
-            number: reader.u16()?,
-            file: FileId::from_bytes(reader.array()?),
-            len: reader.u64()?,
-            headers: reader.u8().and_then(|count| reader.pairs(count.into()))?,
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let number = reader.u16("number of the part")?;
+        let file = FileId::from_bytes(reader.array("file")?);
+        let len = reader.u64("length")?;
+        let header_count = reader.u8("number of headers")?;
+        Ok(Self {
+            number,
+            file,
+            len,
+            headers: read_pairs(reader, header_count.into())?,
         })
     }
 }
