@@ -391,8 +391,6 @@ impl Store {
 pub(crate) fn committed(outcome: &Outcome, len: u64) -> Committed {
     Committed {
         len,
-        replaced: outcome.found > 0,
-        stamp: outcome.stamp,
         version: outcome.version,
     }
 }

@@ -91,13 +91,6 @@ impl Store {
         self.committer().seal_log()
     }
 
-    /// The number of batches committed so far, each of which costs one flush of the log. Does
-    /// not block.
-    #[must_use]
-    pub fn batches(&self) -> u64 {
-        self.committer().batches()
-    }
-
     /// A number other than 0 that every created store has for itself. A copy of a store has the
     /// same, until [`Store::renew_identity`]. Does not block.
     #[must_use]

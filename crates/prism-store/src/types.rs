@@ -62,10 +62,6 @@ pub struct ObjectInfo {
 pub struct Committed {
     /// Length in bytes.
     pub len: u64,
-    /// Whether an older object was replaced.
-    pub replaced: bool,
-    /// The stamp of the object or part.
-    pub stamp: Stamp,
     /// The name of the new version; none without versions.
     pub version: Option<VersionId>,
 }

@@ -46,9 +46,8 @@ pub(crate) struct Committer {
     pub(super) epoch: AtomicU64,
     /// The identity and the openings.
     past: RwLock<Arc<Past>>,
-    pub(super) batches: AtomicU64,
-    /// The number of batches at the time when the log was last sealed.
-    sealed_batches: AtomicU64,
+    /// The number of commits when the log was last sealed, the sealing included.
+    sealed_commits: AtomicU64,
 }
 
 impl Committer {
@@ -74,25 +73,22 @@ impl Committer {
             // The first epoch, if the store never adopted another.
             epoch: AtomicU64::new(storage.lsm.number(EPOCH_KEY)?.unwrap_or(1)),
             past: RwLock::new(Arc::new(past)),
-            batches: AtomicU64::new(0),
-            sealed_batches: AtomicU64::new(0),
+            sealed_commits: AtomicU64::new(storage.lsm.commits()),
             storage,
         })
     }
 
-    pub(crate) fn batches(&self) -> u64 {
-        self.batches.load(Ordering::Relaxed)
-    }
-
-    /// Seals the log, if there was a batch since the last call.
+    /// Seals the log, if there was a commit since it was last sealed.
     pub(crate) fn seal_log(&self) -> Result<(), Error> {
-        let batches = self.batches();
-        let sealed = self.sealed_batches.swap(batches, Ordering::Relaxed);
-        if sealed == batches || self.storage.files.durability == Durability::None {
+        let commits = self.storage.lsm.commits();
+        let sealed = self.sealed_commits.load(Ordering::Relaxed);
+        if sealed == commits || self.storage.files.durability == Durability::None {
             return Ok(());
         }
         self.storage.files.check_room_for_tree()?;
-        self.storage.lsm.seal_log()
+        self.storage.lsm.seal_log()?;
+        self.sealed_commits.store(commits + 1, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn epoch(&self) -> u64 {

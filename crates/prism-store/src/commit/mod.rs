@@ -140,7 +140,6 @@ impl Committer {
         };
         self.storage.files.check_room_for_tree()?;
         self.storage.lsm.wait_for_room()?;
-        self.batches.fetch_add(1, Ordering::Relaxed);
         // The tree flushes its log before its memory changes, so that no reader sees a write that
         // a loss of power could take back.
         let _hidden = self.hot.hide(&batch.keys_of(OBJECTS));

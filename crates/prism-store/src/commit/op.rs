@@ -171,11 +171,10 @@ pub(crate) struct CompleteOp {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
-    /// The number of objects that were replaced or deleted.
-    pub(crate) found: usize,
+    /// Whether a copy from another replica was wanted.
+    pub(crate) is_taken: bool,
     /// The length of an object made of parts, in bytes.
     pub(crate) len: u64,
-    pub(crate) stamp: Stamp,
     /// The change of the bytes of objects and parts.
     pub(crate) bytes: BytesChange,
     /// The name of the new version; none without versions.

@@ -129,7 +129,6 @@ impl Stage<'_> {
         let replaced = self.view.part(upload, number)?;
         let current = replaced.as_ref().map(|record| record.stamp);
         part.record.stamp = self.stamp(given.map(|given| given.stamp), current);
-        self.outcome.stamp = part.record.stamp;
         self.lose(replaced);
         self.insert_bytes(part.id, part.bytes);
         self.insert_part(upload, number, &part.record)?;

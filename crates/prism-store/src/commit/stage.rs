@@ -106,7 +106,6 @@ impl Stage<'_> {
     /// Removes what the payloads of records refer to. The parts of an object become garbage.
     pub(super) fn lose(&mut self, records: impl IntoIterator<Item = Record>) {
         for Record { payload, len, .. } in records {
-            self.outcome.found += 1;
             match payload {
                 Payload::Inline { id, .. } => {
                     self.outcome.bytes.given += len;

@@ -53,7 +53,7 @@ impl Stage<'_> {
             }
             Taken::Scope(fetched) => self.replace_scope(&scope, fetched, since.is_none())?,
         }
-        self.outcome.found = usize::from(is_wanted);
+        self.outcome.is_taken = is_wanted;
         match since {
             Some(since) => self.end_if_over(&scope, since, Some(stamp)),
             None => Ok(()),

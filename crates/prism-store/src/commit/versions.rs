@@ -238,7 +238,6 @@ impl Stage<'_> {
                 self.batch.insert(&self.lsm.versions, key, value);
             }
         }
-        self.outcome.stamp = record.stamp;
         self.outcome.version = record.version;
         Ok(())
     }
@@ -288,7 +287,7 @@ impl Stage<'_> {
         }
         let Successor { stamp, version } = self.make_way(object_key, how, base)?;
         (record.stamp, record.version) = (stamp, version);
-        (self.outcome.stamp, self.outcome.version) = (stamp, version);
+        self.outcome.version = version;
         let value = record.encode()?;
         self.batch.insert(&self.lsm.objects, object_key, value);
         Ok(())

@@ -186,7 +186,7 @@ impl TakeIn {
         {
             self.named.clear();
         }
-        Ok(committer.finish(result)?.found > 0)
+        Ok(committer.finish(result)?.is_taken)
     }
 
     /// Finds the versions that this store lacks. Delete markers need no bytes.

@@ -234,7 +234,7 @@ fn a_reader_of_parts_goes_on_reading_what_was_replaced_and_its_files_go_then() {
 fn parts_of_one_upload_from_many_threads_share_flushes() {
     let (_dir, store) = with_bucket();
     let id = store.uploads().create("b", "k", meta(b"")).unwrap();
-    let before = store.batches();
+    let before = store.mark().commits;
     let all_here = Barrier::new(8);
     thread::scope(|scope| {
         for t in 0..8_u16 {
@@ -248,7 +248,7 @@ fn parts_of_one_upload_from_many_threads_share_flushes() {
             });
         }
     });
-    let batches = store.batches() - before;
+    let batches = store.mark().commits - before;
     assert!(batches < 180, "{batches}");
     let seen = parts(&store, name("k", id));
     assert_eq!(seen.len(), 200);

@@ -253,7 +253,8 @@ fn a_primary_whose_clock_was_set_back_is_told_and_then_above_what_others_have() 
     let refused = put(&store, "b", "k", b"1").unwrap_err();
     let newer = Refusal::Newer(future).to_string();
     assert!(refused.to_string().contains(&newer), "{refused}");
-    let stamp = put(&store, "b", "k", b"2").unwrap().stamp;
+    put(&store, "b", "k", b"2").unwrap();
+    let stamp = store.head("b", "k").unwrap().unwrap().stamp;
     assert!(stamp > future);
     drop(store);
     cluster.settle();
