@@ -11,7 +11,7 @@ use prism_handoff::RelayStream;
 use prism_http::{Limits, ResponseHead};
 use prism_s3::{Code, Principal};
 use prism_service::{Io as _, RelayError, encode_head, join_all, own_head, read_all, read_answer};
-use prism_store::{Bytes, Decided, Refusal, Unprepared};
+use prism_store::{Bytes, Decided, Error, Refusal};
 
 use crate::Replicator;
 use crate::question::{Question, Reply};
@@ -45,29 +45,36 @@ impl Replicator {
     }
 
     /// Has one replica prepare a change. Tries again while the replica is behind.
-    pub(crate) async fn prepare_at(&self, peer: &str, change: &Outgoing) -> Result<(), Unprepared> {
+    pub(crate) async fn prepare_at(&self, peer: &str, change: &Outgoing) -> Result<(), Error> {
         let begun = tokio::time::Instant::now();
         let mut result = self.try_prepare_at(peer, change).await;
         while self.is_behind(&result) && begun.elapsed() < BEHIND_TIMEOUT {
             tokio::time::sleep(RETRY_PAUSE).await;
             result = self.try_prepare_at(peer, change).await;
         }
+        let unreplicated = |why: String, refusal| Error::Unreplicated {
+            node: peer.to_owned(),
+            why: why.into(),
+            refusal,
+        };
         let reply = result.map_err(|error| {
             tracing::warn!(peer, %error, "a replica did not prepare a change");
             self.node.replication.avoid(peer);
-            Unprepared::Unreachable(peer.to_owned())
+            unreplicated("is out of reach".into(), None)
         })?;
-        let failed = |why: String| Unprepared::Failed(peer.to_owned(), why);
-        match reply {
-            Reply::Done => Ok(()),
-            Reply::NotPrepared(refusal) => Err(Unprepared::Refused(peer.to_owned(), refusal)),
-            Reply::Refused(Refused { code, message }) => Err(match Code::parse(&code) {
-                Some(Code::InsufficientStorage) => Unprepared::NoSpace,
-                Some(Code::OperationAborted) => Unprepared::Busy,
-                _ => failed(message),
-            }),
-            _ => Err(failed("an answer of the wrong kind".into())),
-        }
+        let failed = |why: &str| unreplicated(format!("failed: {why}"), None);
+        Err(match reply {
+            Reply::Done => return Ok(()),
+            Reply::NotPrepared(refusal) => {
+                unreplicated(format!("refused: {refusal}"), Some(refusal))
+            }
+            Reply::Refused(Refused { code, message }) => match Code::parse(&code) {
+                Some(Code::InsufficientStorage) => Error::NoSpace,
+                Some(Code::OperationAborted) => Error::Busy,
+                _ => failed(&message),
+            },
+            _ => failed("an answer of the wrong kind"),
+        })
     }
 
     /// Whether the replica lacks a state, an earlier change or a bucket that it will soon have.
@@ -111,19 +118,6 @@ impl Replicator {
             self.peers.keep(peer, upstream);
         }
         serde_json::from_slice(&text).map_err(|e| RelayError::Broken(io::Error::other(e)))
-    }
-}
-
-/// The outcome of the answers: all other replicas have to prepare a change.
-pub(crate) fn verdict(
-    others: &[String],
-    answers: Vec<Result<(), Unprepared>>,
-) -> Result<(), Unprepared> {
-    let prepared: Vec<()> = answers.into_iter().collect::<Result<_, _>>()?;
-    if prepared.len() == others.len() {
-        Ok(())
-    } else {
-        Err(Unprepared::Overloaded)
     }
 }
 
@@ -178,18 +172,4 @@ async fn is_at_work(upstream: &mut RelayStream) -> bool {
         is_at_work = true;
     }
     is_at_work
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_is_prepared_when_every_other_replica_says_so() {
-        let others = ["b".to_owned(), "c".to_owned()];
-        assert_eq!(verdict(&others, vec![Ok(()), Ok(())]), Ok(()));
-        assert!(verdict(&others, vec![Ok(())]).is_err());
-        let gone = Unprepared::Unreachable("c".into());
-        assert_eq!(verdict(&others, vec![Ok(()), Err(gone.clone())]), Err(gone));
-    }
 }

@@ -19,16 +19,13 @@ use prism_handoff::observe::Health;
 use prism_membership::{Lease, LeaseTerm};
 use prism_s3::S3Error;
 use prism_service::join_all;
-use prism_store::{
-    Bytes, Decided, Error, Place, Prepare, Repair, Replicas, Scope, ScrubFault, Unprepared,
-};
+use prism_store::{Bytes, Decided, Error, Place, Prepare, Repair, Replicas, Scope, ScrubFault};
 use tokio::sync::oneshot;
 
 use crate::Replicator;
 use crate::framed::encode_header;
 use crate::quota::QuotaChange;
 use crate::quotas::QuotaReport;
-use crate::replicate::verdict;
 
 /// A change on its way to other replicas.
 pub(crate) struct Outgoing {
@@ -294,7 +291,7 @@ impl Replicas for Replication {
         others: &[String],
         prepare: Prepare,
         bytes: Bytes,
-    ) -> Receiver<Result<(), Unprepared>> {
+    ) -> Receiver<Result<(), Error>> {
         let (answer, answered) = sync_channel(1);
         let len = prepare.body_len();
         match encode_header(&prepare) {
@@ -304,12 +301,15 @@ impl Replicas for Replication {
                 self.jobs.run(async move |worker: &Replicator| {
                     let asked = others.iter().map(|peer| worker.prepare_at(peer, &change));
                     let answers = join_all(asked.collect()).await;
-                    let _ = answer.send(verdict(&others, answers));
+                    let _ = answer.send(answers.into_iter().collect());
                 });
             }
             Err(error) => {
-                let why = Unprepared::Failed(self.name.clone(), error.to_string());
-                let _ = answer.send(Err(why));
+                let _ = answer.send(Err(Error::Unreplicated {
+                    node: self.name.clone(),
+                    why: format!("failed: {error}").into(),
+                    refusal: None,
+                }));
             }
         }
         // Without a worker the sender is dropped, and the receiver returns an error.

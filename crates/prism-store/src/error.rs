@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf, sync::Arc};
 
 use prism_audit::{AuditError, TreeFault};
+use prism_cluster::replica::Refusal;
 
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -193,6 +194,8 @@ pub enum Error {
         node: String,
         /// The reason.
         why: Arc<str>,
+        /// The rule by which the replica refused, if one was the reason.
+        refusal: Option<Refusal>,
     },
     /// Fewer copies of the key are in sync than a write needs.
     #[error("{in_sync} of the key's copies are in sync, and a write needs {min}")]
@@ -207,7 +210,7 @@ pub enum Error {
     NotPrimary,
     /// A change of another primary was refused by the rules of replication.
     #[error("not prepared: {0}")]
-    Refused(prism_cluster::replica::Refusal),
+    Refused(Refusal),
     /// Headers and user metadata exceed [`META_MAX`](crate::META_MAX) bytes.
     #[error("metadata too large")]
     MetaTooLarge,

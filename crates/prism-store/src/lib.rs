@@ -122,7 +122,7 @@ pub use repair::DamagedBlock;
 pub use replica::{
     CatchUp, Deletion, Handed, Missing, OpenChanges, PageRequest, Piece, ScopePage, TakeIn,
 };
-pub use replicas::{Bytes, Decided, Replicas, Unprepared};
+pub use replicas::{Bytes, Decided, Replicas};
 pub use scan::VersionPosition;
 pub use scope::{Change, Keeps, Prepare, Scope, ScopedChange};
 pub use scrub::{Integrity, ScrubReport};

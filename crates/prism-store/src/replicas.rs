@@ -2,7 +2,7 @@
 
 use std::{fs::File, sync::mpsc::Receiver};
 
-use prism_cluster::replica::{Refusal, Stamp};
+use prism_cluster::replica::Stamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -34,23 +34,6 @@ pub struct Decided {
     pub epoch: u64,
 }
 
-/// Why a change was not prepared everywhere.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unprepared {
-    /// A replica is out of reach.
-    Unreachable(String),
-    /// A replica refused.
-    Refused(String, Refusal),
-    /// A replica's store failed, or was told to wait, with this message.
-    Failed(String, String),
-    /// A replica has no room, by its quota or on its disk.
-    NoSpace,
-    /// A replica is about to delete the bucket.
-    Busy,
-    /// This node has too many changes under way.
-    Overloaded,
-}
-
 /// The other replicas. No function blocks.
 pub trait Replicas: Send + Sync {
     /// The present epoch. Answers to later calls may be of a later epoch.
@@ -69,23 +52,8 @@ pub trait Replicas: Send + Sync {
         others: &[String],
         prepare: Prepare,
         bytes: Bytes,
-    ) -> Receiver<Result<(), Unprepared>>;
+    ) -> Receiver<Result<(), Error>>;
 
     /// Tells all of `others` the outcome. The message may be lost: then they ask.
     fn decided(&self, others: Vec<String>, decided: Decided);
-}
-
-impl From<Unprepared> for Error {
-    fn from(unprepared: Unprepared) -> Self {
-        let (node, why) = match unprepared {
-            Unprepared::Unreachable(node) => (node, "is out of reach".to_owned()),
-            Unprepared::Refused(node, refusal) => (node, format!("refused: {refusal}")),
-            Unprepared::Failed(node, why) => (node, format!("failed: {why}")),
-            Unprepared::NoSpace => return Self::NoSpace,
-            Unprepared::Busy => return Self::Busy,
-            Unprepared::Overloaded => return Self::Stalled,
-        };
-        let why = why.into();
-        Self::Unreplicated { node, why }
-    }
 }

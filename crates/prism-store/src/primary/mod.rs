@@ -13,7 +13,7 @@ use crate::{
     config::Config,
     error::Error,
     keys::split_object_key,
-    replicas::{Decided, Replicas, Unprepared},
+    replicas::{Decided, Replicas},
     scope::{Prepare, Scope},
     storage::Storage,
     under_way::Locks,
@@ -133,11 +133,16 @@ impl Primary {
         let answer = replicas.prepare(&others, prepare, plan.bytes);
         let named = file.map_or(Ok(()), |(file, id)| self.storage.files.publish(file, id));
         // Waits even if naming failed, so that no replica is still at work afterwards.
-        let prepared = answer.recv().unwrap_or(Err(Unprepared::Overloaded));
-        if let Err(Unprepared::Refused(_, Refusal::Newer(newer))) = &prepared {
+        // Without an answer this node has too many changes under way.
+        let prepared = answer.recv().unwrap_or(Err(Error::Stalled));
+        if let Err(Error::Unreplicated {
+            refusal: Some(Refusal::Newer(newer)),
+            ..
+        }) = &prepared
+        {
             self.committer.observe(*newer);
         }
-        if let Err(error) = named.and(prepared.map_err(Error::from)) {
+        if let Err(error) = named.and(prepared) {
             drop(locked);
             if let Some((_, id)) = file {
                 self.storage.files.remove(id);

@@ -16,8 +16,7 @@ use crate::common::{StoreExt, agreed, bytes, meta, object_files, put, read, requ
 use prism_cluster::Placement;
 use prism_store::{
     Bucket, Bytes, Change, Config, Decided, Durability, Error, ObjectMeta, OpenError, Prepare,
-    Proof, Refusal, Replicas, Scope, ScopedChange, Stamp, Standing, Store, ToDelete, Unprepared,
-    UploadName,
+    Proof, Refusal, Replicas, Scope, ScopedChange, Stamp, Standing, Store, ToDelete, UploadName,
 };
 
 mod cluster;

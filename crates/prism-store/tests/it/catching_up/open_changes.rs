@@ -10,7 +10,7 @@ use std::{
 
 use prism_store::{
     Bytes, Change, Decided, Error, Pending, Prepare, Proof, Refusal, Replicas, Scope, ScopedChange,
-    Stamp, Store, Unprepared,
+    Stamp, Store,
 };
 
 use super::{open, take_in, two};
@@ -133,7 +133,7 @@ impl Replicas for Overtaken {
         }
     }
 
-    fn prepare(&self, _: &[String], _: Prepare, _: Bytes) -> Receiver<Result<(), Unprepared>> {
+    fn prepare(&self, _: &[String], _: Prepare, _: Bytes) -> Receiver<Result<(), Error>> {
         let (answer, answered) = mpsc::channel();
         let store = self.0.upgrade().unwrap();
         thread::spawn(move || {

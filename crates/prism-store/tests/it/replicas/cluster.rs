@@ -138,7 +138,7 @@ impl Replicas for Ways {
         others: &[String],
         prepare: Prepare,
         bytes: Bytes,
-    ) -> Receiver<Result<(), Unprepared>> {
+    ) -> Receiver<Result<(), Error>> {
         let (answer, answered) = mpsc::channel();
         let (cluster, others) = (self.cluster.upgrade().unwrap(), others.to_vec());
         thread::spawn(move || {
@@ -152,7 +152,12 @@ impl Replicas for Ways {
                 }
             };
             let done = others.iter().try_for_each(|name| {
-                let unreachable = || Unprepared::Unreachable(name.clone());
+                let unreplicated = |why: String, refusal| Error::Unreplicated {
+                    node: name.clone(),
+                    why: why.into(),
+                    refusal,
+                };
+                let unreachable = || unreplicated("is out of reach".into(), None);
                 let store = cluster.reach(name).ok_or_else(unreachable)?;
                 let prepared = store
                     .open_changes()
@@ -162,8 +167,10 @@ impl Replicas for Ways {
                         writer.prepare()
                     });
                 prepared.map_err(|error| match error {
-                    Error::Refused(refusal) => Unprepared::Refused(name.clone(), refusal),
-                    error => Unprepared::Failed(name.clone(), error.to_string()),
+                    Error::Refused(refusal) => {
+                        unreplicated(format!("refused: {refusal}"), Some(refusal))
+                    }
+                    error => unreplicated(format!("failed: {error}"), None),
                 })
             });
             let _ = answer.send(done);
