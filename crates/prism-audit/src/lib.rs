@@ -47,7 +47,8 @@ pub struct TreeFault {
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// A file is damaged. The tree would forget what lies behind the damage.
-    #[error("{} is damaged: {}", .0.path.display(), .0.what)]
+    #[error("{} is damaged{}: {}; restore it, or start with an empty directory and let the other copies fill it",
+        .0.path.display(), .0.offset.map(|at| format!(" at byte {at}")).unwrap_or_default(), .0.what)]
     Damaged(TreeFault),
     /// The kernel refused something.
     #[error("{what}: {source}")]
@@ -59,23 +60,18 @@ pub enum AuditError {
     },
 }
 
-/// How each write of the log reaches the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flushes {
-    /// It is flushed before the next one begins.
-    Each,
-    /// The kernel writes it some time.
-    Never,
-}
-
 /// Checks the log and the versions before the tree is opened, because the tree would cut the log
 /// at the first unreadable byte. Only the very end may be unreadable: a write that the loss of
-/// power interrupted. A store that does not flush its writes lost more of them, so everything
-/// behind the damage is cut off. Returns the number of bytes cut off.
+/// power interrupted. If writes are not flushed one after the other, more of them were lost, so
+/// everything behind the damage is cut off. Returns the number of bytes cut off.
 ///
 /// # Errors
 /// [`AuditError`].
-pub fn before_opening(db: &Path, tag: Option<LogTag>, flushes: Flushes) -> Result<u64, AuditError> {
+pub fn before_opening(
+    db: &Path,
+    tag: Option<LogTag>,
+    are_flushed: bool,
+) -> Result<u64, AuditError> {
     for keyspace in keyspaces(db).map_err(failed("read the keyspaces"))? {
         let found = versions::current(&keyspace);
         if let Err(fault) = found.map_err(failed("read a version"))? {
@@ -91,7 +87,7 @@ pub fn before_opening(db: &Path, tag: Option<LogTag>, flushes: Flushes) -> Resul
         match inspected.map_err(fail)? {
             Tail::Clean => {}
             Tail::Torn { at } if is_last => return cut(&path, at).map_err(fail),
-            Tail::Damaged { at } if is_last && flushes == Flushes::Never => {
+            Tail::Damaged { at } if is_last && !are_flushed => {
                 return cut(&path, at).map_err(fail);
             }
             Tail::Torn { at } | Tail::Damaged { at } => {

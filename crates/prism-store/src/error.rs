@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc};
 
-use prism_audit::{AuditError, TreeFault};
+use prism_audit::AuditError;
 use prism_cluster::replica::Refusal;
 
 /// Why a store could not be opened.
@@ -46,18 +46,10 @@ pub enum OpenError {
         /// The configured number.
         wanted: u32,
     },
-    /// The metadata is damaged. The store is not opened, because it would forget what lies
-    /// behind the damage.
-    #[error("{path} is damaged{}: {what}; restore it, or start with an empty directory and let the other copies fill it",
-        offset.map(|at| format!(" at byte {at}")).unwrap_or_default())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The first damaged byte, where that is known.
-        offset: Option<u64>,
-        /// A description of the damage.
-        what: String,
-    },
+    /// The metadata is damaged, or could not be checked. A damaged store is not opened, because it
+    /// would forget what lies behind the damage.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The file system cannot make unnamed files (`O_TMPFILE`).
     #[error("the file system of {0} does not support O_TMPFILE")]
     NoTmpfile(PathBuf),
@@ -95,17 +87,6 @@ impl OpenError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }
-    }
-}
-
-impl From<AuditError> for OpenError {
-    fn from(error: AuditError) -> Self {
-        match error {
-            AuditError::Damaged(TreeFault { path, offset, what }) => {
-                Self::Damaged { path, offset, what }
-            }
-            AuditError::Io { what, source } => Self::Io { what, source },
-        }
     }
 }
 

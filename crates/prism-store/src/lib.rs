@@ -112,6 +112,7 @@ pub use layout::FORMAT_VERSION;
 pub use multipart::Uploads;
 pub use notes::StoreNotes;
 pub use object::{Body, Derived, Object, Parts, Segment};
+pub use prism_audit::AuditError;
 pub use prism_cluster::replica::{
     Bucket, BucketRefusal, BucketStamp, Pending, Phase, Proof, Refusal, Stamp, Standing,
 };

@@ -15,7 +15,7 @@ use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions,
     OwnedWriteBatch, PersistMode, Snapshot, UserKey, UserValue,
 };
-use prism_audit::{Flushes, LogTag, TreeFault};
+use prism_audit::{LogTag, TreeFault};
 
 use crate::{
     config::{Config, Durability},
@@ -100,11 +100,8 @@ impl Lsm {
             create(layout, config)?;
         }
         let known = log_tag::read(layout)?;
-        let flushes = match config.durability {
-            Durability::Fsync => Flushes::Each,
-            Durability::None => Flushes::Never,
-        };
-        let log_bytes_cut = prism_audit::before_opening(&layout.db(), known, flushes)?;
+        let are_flushed = config.durability == Durability::Fsync;
+        let log_bytes_cut = prism_audit::before_opening(&layout.db(), known, are_flushed)?;
         let log_tag = match known {
             Some(tag) => tag,
             None => log_tag::draw()?,

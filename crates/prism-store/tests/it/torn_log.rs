@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use prism_store::{Config, OpenError, Store};
+use prism_store::{AuditError, Config, OpenError, Store};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::common::{StoreExt, bytes, copy, put, read};
@@ -82,5 +82,6 @@ fn a_user_cannot_make_a_torn_write_look_like_damage() {
     log[end - 20] ^= 1;
     fs::write(&path, &log).unwrap();
     let error = Store::open(damaged.path(), config).unwrap_err();
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    let is_damage = matches!(error, OpenError::Audit(AuditError::Damaged(_)));
+    assert!(is_damage, "{error}");
 }
