@@ -172,7 +172,7 @@ impl Service for Objects {
         } else {
             Duration::ZERO
         };
-        self.node.replication.wait_beyond(epoch, limit).await
+        self.node.core.view.wait_beyond(epoch, limit).await
     }
 
     fn about<'m>(&self, meaning: &'m Meaning) -> About<'m> {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use prism_cluster::ProgressReport;
 use prism_cluster::replica::StampClock;
-use prism_cluster::{MinReplicas, ProgressReport};
 use prism_core::{Core, StoreReport, send_reply};
 use prism_http::{Method, RequestHead};
 use prism_proto::facts::Facts;
@@ -63,15 +63,10 @@ impl Node {
     /// # Errors
     /// The store refuses the cluster's buckets, or has another number of replicas.
     pub fn new(core: Arc<Core>, store: Option<Store>) -> anyhow::Result<Self> {
-        let view = core.view.clone();
-        let min_replicas = MinReplicas(core.config.now().cluster.min_replicas);
-        let lease = core.cluster.lease.clone();
-        let health = core.process.health.clone();
         let origin = prism_cluster::replica::origin(&core.name, fastrand::u64(..));
-        let replication = Replication::new(&core.name, view, min_replicas, lease, health);
         let node = Self {
+            replication: Arc::new(Replication::new(core.clone())),
             core,
-            replication: Arc::new(replication),
             store,
             scrub: Scrubber::default(),
             pauses: Pauses::default(),

@@ -10,13 +10,12 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use prism_cluster::{MinReplicas, NodeName, Phase, Status, TooFewCopies, View};
 use prism_common::supervise::locked;
-use prism_core::{ActiveView, JOBS_MAX, Jobs, Work};
-use prism_handoff::observe::Health;
-use prism_membership::{Lease, LeaseTerm};
+use prism_core::{Core, JOBS_MAX, Jobs, Work};
+use prism_membership::LeaseTerm;
 use prism_s3::S3Error;
 use prism_service::join_all;
 use prism_store::{Bytes, Decided, Error, Place, Prepare, Repair, Replicas, Scope, ScrubFault};
@@ -37,47 +36,29 @@ pub(crate) struct Outgoing {
 
 /// The nodes that have each key, and the jobs for them.
 pub struct Replication {
-    name: String,
-    view: Arc<ActiveView>,
+    core: Arc<Core>,
     min_replicas: MinReplicas,
-    lease: Lease,
     /// The identity of this node's store; only with etcd.
     store: OnceLock<Arc<AtomicU64>>,
     pub(crate) jobs: Jobs<Work<Replicator>>,
-    health: Arc<Mutex<Health>>,
     /// Files that are being repaired, or wait for it.
     under_repair: Mutex<HashSet<Place>>,
 }
 
 impl Replication {
-    pub(crate) fn new(
-        name: &str,
-        view: Arc<ActiveView>,
-        min_replicas: MinReplicas,
-        lease: Lease,
-        health: Arc<Mutex<Health>>,
-    ) -> Self {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
         Self {
-            name: name.to_owned(),
-            view,
-            min_replicas,
-            lease,
+            min_replicas: MinReplicas(core.config.now().cluster.min_replicas),
+            core,
             store: OnceLock::new(),
             jobs: Jobs::default(),
-            health,
             under_repair: Mutex::default(),
         }
     }
 
     /// The cluster as this node sees it now. Two calls may return different views.
     pub fn view(&self) -> Arc<View> {
-        self.view.now()
-    }
-
-    /// Waits until this node acts by a view of a later epoch, at most for `limit`. Returns
-    /// whether it does.
-    pub async fn wait_beyond(&self, epoch: u64, limit: Duration) -> bool {
-        self.view.wait_beyond(epoch, limit).await
+        self.core.view.now()
     }
 
     /// Sets the identity of this node's store, which may change. This node serves only while the
@@ -89,10 +70,10 @@ impl Replication {
     /// The present term of the lease, for the start of a read or a change. `None`: this node
     /// must not serve from its store.
     pub fn begin(&self) -> Option<LeaseTerm> {
-        let term = self.lease.begin()?;
+        let term = self.core.cluster.lease.begin()?;
         let is_meant = |store: &Arc<AtomicU64>| {
             let store = store.load(Ordering::Acquire);
-            self.view().state().is_store_of(&self.name, store)
+            self.view().state().is_store_of(&self.core.name, store)
         };
         self.store.get().is_none_or(is_meant).then_some(term)
     }
@@ -102,14 +83,14 @@ impl Replication {
     pub(crate) fn has_other_store(&self) -> bool {
         let own = self.store.get().map(|store| store.load(Ordering::Acquire));
         let view = self.view();
-        let known = view.state().backends.get(self.name.as_str());
+        let known = view.state().backends.get(self.core.name.as_str());
         let known = known.map_or(0, |backend| backend.store);
         own.is_some_and(|own| ![0, own].contains(&known))
     }
 
     /// Whether the lease has lasted since [`Self::begin`]. Asked before the answer leaves.
     pub(crate) fn is_still(&self, term: Option<LeaseTerm>) -> bool {
-        term.is_some_and(|term| self.lease.is_still(term))
+        term.is_some_and(|term| self.core.cluster.lease.is_still(term))
     }
 
     /// All backends of the cluster, by name.
@@ -126,7 +107,7 @@ impl Replication {
 
     /// Whether this node is a member in sync.
     pub fn is_in_sync(&self) -> bool {
-        members_in_sync(&self.view()).any(|name| name.as_str() == self.name)
+        members_in_sync(&self.view()).any(|name| name.as_str() == self.core.name)
     }
 
     /// The backends whose status is wanted.
@@ -145,7 +126,7 @@ impl Replication {
 
     /// The other backends that get the changes of a key.
     pub(crate) fn other_writers(&self, bucket: &str, key: &str) -> Vec<String> {
-        others_of(&self.view(), &self.name, bucket, key)
+        others_of(&self.view(), &self.core.name, bucket, key)
     }
 
     /// Whether `primary` may send this node a change of a key. The store itself checks changes of
@@ -160,21 +141,21 @@ impl Replication {
         let present = view.primary(bucket, key);
         let writers = view.writers(bucket, key);
         present.is_some_and(|name| name.as_str() == primary)
-            && writers.iter().any(|name| name.as_str() == self.name)
+            && writers.iter().any(|name| name.as_str() == self.core.name)
     }
 
     /// Whether this node is the primary of a key, which decides about its changes.
     pub fn is_primary(&self, bucket: &str, key: &str) -> bool {
         let view = self.view();
         let primary = view.primary(bucket, key);
-        primary.is_some_and(|name| name.as_str() == self.name)
+        primary.is_some_and(|name| name.as_str() == self.core.name)
     }
 
     /// Whether this node may answer a read of a key now.
     pub fn may_read(&self, bucket: &str, key: &str) -> bool {
         let view = self.view();
         view.readers(bucket, key)
-            .any(|name| name.as_str() == self.name)
+            .any(|name| name.as_str() == self.core.name)
     }
 
     /// The nodes that may answer a read of a key now, in the order to ask them: this node first,
@@ -190,7 +171,7 @@ impl Replication {
         let view = self.view();
         let mut readers = Vec::new();
         for name in view.readers(bucket, key) {
-            if name.as_str() == self.name {
+            if name.as_str() == self.core.name {
                 return None;
             }
             readers.push(name.to_string());
@@ -202,8 +183,8 @@ impl Replication {
         if readers.len() > 1 {
             fastrand::shuffle(&mut readers);
             let now = Instant::now();
-            let health = locked(&self.health);
-            readers.sort_by_key(|name| (*name != self.name, health.comes_last(name, now)));
+            let health = locked(&self.core.process.health);
+            readers.sort_by_key(|name| (*name != self.core.name, health.comes_last(name, now)));
         }
         readers
     }
@@ -217,7 +198,7 @@ impl Replication {
         }
         let mut readers = view.readers(bucket, key).map(NodeName::as_str);
         let first = readers.find(|name| !without.iter().any(|gone| gone == name));
-        first == Some(self.name.as_str())
+        first == Some(self.core.name.as_str())
     }
 
     /// The number of members in sync that may be out of reach while every key stays in reach.
@@ -256,12 +237,12 @@ impl Replication {
 
     /// Whether the node `name` has not answered a short time ago.
     pub(crate) fn is_avoided(&self, name: &str) -> bool {
-        locked(&self.health).comes_last(name, Instant::now())
+        locked(&self.core.process.health).comes_last(name, Instant::now())
     }
 
     /// Notes that the node `name` did not answer: others are asked first for a while.
     pub(crate) fn avoid(&self, name: &str) {
-        locked(&self.health).avoid(name, Instant::now());
+        locked(&self.core.process.health).avoid(name, Instant::now());
     }
 
     /// Notes that the repair of `fault` is over.
@@ -278,12 +259,12 @@ impl Replicas for Replication {
     fn others(&self, bucket: &str, key: &str) -> Result<Vec<String>, Error> {
         let view = self.view();
         let primary = view.primary(bucket, key);
-        if primary.is_none_or(|primary| primary.as_str() != self.name) {
+        if primary.is_none_or(|primary| primary.as_str() != self.core.name) {
             return Err(Error::NotPrimary);
         }
         let enough = view.check_copies(bucket, key, self.min_replicas);
         enough.map_err(|TooFewCopies { in_sync, min }| Error::TooFewCopies { in_sync, min })?;
-        Ok(others_of(&view, &self.name, bucket, key))
+        Ok(others_of(&view, &self.core.name, bucket, key))
     }
 
     fn prepare(
@@ -306,7 +287,7 @@ impl Replicas for Replication {
             }
             Err(error) => {
                 let _ = answer.send(Err(Error::Unreplicated {
-                    node: self.name.clone(),
+                    node: self.core.name.clone(),
                     why: format!("failed: {error}").into(),
                     refusal: None,
                 }));

@@ -2,19 +2,29 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use prism_cluster::{Backend, Placing, State};
+use prism_config::{Config, Role, Running};
+use prism_membership::Cluster;
 
 use super::*;
 
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
 fn view(replicas: u16) -> State {
-    let names = ["a", "b", "c", "d"].map(|name| name.parse().unwrap());
+    let names = NAMES.map(|name| name.parse().unwrap());
     State::new(Placing::new(names, replicas).unwrap())
 }
 
 fn replication(name: &str, replicas: u16) -> Replication {
-    let view = Arc::new(View::new(view(replicas)).unwrap());
-    let view = Arc::new(ActiveView::new(view));
-    let min_replicas = MinReplicas::default();
-    Replication::new(name, view, min_replicas, Lease::for_ever(), Arc::default())
+    let mut config: Config = Config::default();
+    config.cluster.replicas = replicas;
+    config.nodes.extend(NAMES.map(|name| prism_config::Node {
+        name: name.into(),
+        roles: vec![Role::Backend],
+        ..prism_config::Node::default()
+    }));
+    let cluster = Cluster::of_users(&config, &[]).unwrap();
+    let config = Arc::new(Running::new(config));
+    Replication::new(Arc::new(Core::new(config, name, cluster)))
 }
 
 #[test]
@@ -24,7 +34,7 @@ fn one_replica_lists_a_key_whoever_is_out_of_reach() {
         let key = key.to_string();
         for without in [vec![], vec!["b".to_owned()], vec!["c".into(), "d".into()]] {
             let list = |node: &&Replication| node.lists(&node.view(), "bucket", &key, &without);
-            let listing: Vec<_> = nodes.iter().filter(list).map(|n| &n.name).collect();
+            let listing: Vec<_> = nodes.iter().filter(list).map(|n| &n.core.name).collect();
             assert_eq!(listing.len(), 1, "{key} without {without:?}: {listing:?}");
             assert!(!without.contains(listing[0]));
         }
@@ -76,10 +86,10 @@ fn a_change_is_taken_from_the_primary_that_this_node_knows_and_from_no_other() {
             not_out.count()
         };
         assert_eq!(takes(&primary, 1), writers);
-        let others = nodes.iter().filter(|n| n.name != primary);
+        let others = nodes.iter().filter(|n| n.core.name != primary);
         assert!(
             others
-                .map(|n| takes(&n.name, 1))
+                .map(|n| takes(&n.core.name, 1))
                 .all(|not_out| not_out == 0)
         );
         // The store itself judges an epoch that this node has not adopted.
@@ -108,7 +118,7 @@ fn a_backend_that_is_out_is_not_asked_and_leaves_less_to_spare() {
         store: 0,
     };
     state.backends.insert("b".parse().unwrap(), out);
-    node.view.adopt(Arc::new(View::new(state).unwrap()));
+    node.core.view.adopt(Arc::new(View::new(state).unwrap()));
     assert_eq!(node.epoch(), 2);
     assert_eq!((node.spare(), node.is_calm()), (1, false));
     assert_eq!(node.backends(), ["a", "b", "c", "d"]);
@@ -130,14 +140,14 @@ fn a_backend_that_is_out_is_not_asked_and_leaves_less_to_spare() {
         store: 0,
     };
     state.backends.insert("e".parse().unwrap(), joins);
-    node.view.adopt(Arc::new(View::new(state).unwrap()));
+    node.core.view.adopt(Arc::new(View::new(state).unwrap()));
     assert_eq!(
         node.backends_with(|status| status != Status::Out),
         ["a", "b", "c", "d", "e"]
     );
     assert_eq!(node.in_sync(), ["a", "b", "c", "d"]);
     // An earlier view that comes late does not count.
-    node.view.adopt(Arc::new(View::new(view(3)).unwrap()));
+    node.core.view.adopt(Arc::new(View::new(view(3)).unwrap()));
     assert_eq!(node.epoch(), 3);
 }
 
@@ -152,7 +162,7 @@ fn a_node_serves_the_store_that_the_cluster_means_only() {
     for backend in state.backends.values_mut() {
         backend.store = 7;
     }
-    node.view.adopt(Arc::new(View::new(state).unwrap()));
+    node.core.view.adopt(Arc::new(View::new(state).unwrap()));
     assert!(node.begin().is_some());
 }
 

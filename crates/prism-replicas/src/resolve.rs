@@ -36,7 +36,7 @@ impl Replicator {
         if resolved.is_ok() || !self.node.core.cluster.is_in_etcd() {
             return resolved;
         }
-        if replication.wait_beyond(epoch, EPOCH_TIMEOUT).await {
+        if self.node.core.view.wait_beyond(epoch, EPOCH_TIMEOUT).await {
             self.resolve_key(bucket, key).await
         } else {
             resolved

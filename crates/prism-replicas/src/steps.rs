@@ -80,5 +80,5 @@ async fn hold_writes(node: &Node, pause: Pause) {
         .cluster
         .report(|report| report.paused = pause.number);
     let left = PAUSE_TIMEOUT.saturating_sub(begun.elapsed());
-    node.replication.wait_beyond(pause.epoch, left).await;
+    node.core.view.wait_beyond(pause.epoch, left).await;
 }
