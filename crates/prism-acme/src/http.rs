@@ -6,16 +6,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body_util::BodyExt;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use prism_common::input::BufferedStream;
 use prism_http::{Limits, Method, read_answer, read_body};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use prism_pki::https_client;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
@@ -44,19 +44,8 @@ impl Https {
             Some(file) => file.to_owned(),
             None => system_authorities()?,
         };
-        let roots = roots(&file).with_context(|| {
-            format!(
-                "the authorities in {} (service.acme.ca_file)",
-                file.display()
-            )
-        })?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self(Arc::new(config)))
+        let client = https_client(&file, None).context("service.acme.ca_file")?;
+        Ok(Self(client))
     }
 
     async fn exchange(self, request: Request<BodyWrapper<Bytes>>) -> io::Result<BytesResponse> {
@@ -157,16 +146,4 @@ fn system_authorities() -> anyhow::Result<PathBuf> {
             SYSTEM_AUTHORITIES.join(", ")
         )
     })
-}
-
-fn roots(file: &Path) -> anyhow::Result<RootCertStore> {
-    let read = CertificateDer::pem_file_iter(file)?;
-    let found: Vec<_> = read.collect::<Result<_, _>>()?;
-    let mut roots = RootCertStore::empty();
-    // A system's file may have some that rustls does not take.
-    roots.add_parsable_certificates(found);
-    if roots.is_empty() {
-        bail!("it holds no certificate that can be used");
-    }
-    Ok(roots)
 }

@@ -17,8 +17,6 @@ use crate::message::{
     Change, Condition, KeyEntry, KeyValue, LeaseId, LeaseResponse, RangeResponse, StreamLine,
     TxnResponse, last_changed, range,
 };
-use crate::settings::Settings;
-use crate::tls::{TlsError, client_config};
 use crate::watch::Watch;
 
 /// Longest answer in bytes: 64 nodes and 10,000 users take 4 MiB in JSON.
@@ -62,19 +60,22 @@ pub struct EtcdClient {
 }
 
 impl EtcdClient {
-    /// Makes a client, without calling etcd.
-    ///
-    /// # Errors
-    /// The files for TLS cannot be used.
-    pub fn new(settings: &Settings) -> Result<Self, TlsError> {
-        Ok(Self {
-            endpoints: settings.endpoints.clone(),
-            tls: client_config(settings)?,
+    /// Makes a client of one etcd's members, which are all `http` or all `https`. It calls none
+    /// of them yet. `https` needs `tls`. The caller's leases last for `lease_ttl`: a call waits
+    /// for a quarter of it.
+    pub fn new(
+        endpoints: Vec<Endpoint>,
+        tls: Option<Arc<ClientConfig>>,
+        lease_ttl: Duration,
+    ) -> Self {
+        Self {
+            endpoints,
+            tls,
             // A member of etcd that hangs must not cost the lease.
-            timeout: (settings.lease_ttl / 4).clamp(MIN_TIMEOUT, MAX_TIMEOUT),
+            timeout: (lease_ttl / 4).clamp(MIN_TIMEOUT, MAX_TIMEOUT),
             current: AtomicUsize::new(0),
             idle: Mutex::default(),
-        })
+        }
     }
 
     /// Reads all keys that begin with `prefix`, from the leader of etcd.

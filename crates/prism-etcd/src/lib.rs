@@ -13,14 +13,10 @@ mod connection;
 mod endpoint;
 mod error;
 mod message;
-mod settings;
-mod tls;
 mod watch;
 
 pub use client::{EtcdClient, Fingerprint, Snapshot};
 pub use endpoint::{Endpoint, InvalidEndpoint};
 pub use error::Error;
 pub use message::{Change, Condition, KeyEntry, LeaseId};
-pub use settings::Settings;
-pub use tls::TlsError;
 pub use watch::{Event, Update, Watch};

@@ -12,8 +12,11 @@ use std::process::{Child, Command, Stdio};
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
 
-use prism_etcd::{Change, Condition, Error, EtcdClient, Event, Settings};
+use prism_etcd::{Change, Condition, Endpoint, Error, EtcdClient, Event};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+/// A client with such leases waits for 1 s for one endpoint's answer.
+const LEASE_TTL: Duration = Duration::from_secs(4);
 
 struct Etcd {
     child: Child,
@@ -81,19 +84,12 @@ impl Etcd {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// The settings of a client that waits for 1 s for one endpoint's answer.
-    fn settings(&self) -> Settings {
-        Settings {
-            endpoints: vec![self.url.clone().try_into().unwrap()],
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
-            lease_ttl: Duration::from_secs(4),
-        }
+    fn endpoint(&self) -> Endpoint {
+        self.url.clone().try_into().unwrap()
     }
 
     async fn client(&self) -> EtcdClient {
-        let client = EtcdClient::new(&self.settings()).unwrap();
+        let client = EtcdClient::new(vec![self.endpoint()], None, LEASE_TTL);
         wait_for(&client).await;
         client
     }
@@ -271,13 +267,10 @@ fn another_member_is_asked_when_one_is_silent() {
     run(async {
         let _ = silent.client().await;
         let _ = etcd.client().await;
-        let mut settings = etcd.settings();
         let refusing = format!("http://127.0.0.1:{}", free_port());
-        settings.endpoints.insert(0, refusing.try_into().unwrap());
-        settings
-            .endpoints
-            .insert(0, silent.url.clone().try_into().unwrap());
-        let client = EtcdClient::new(&settings).unwrap();
+        let refusing = refusing.try_into().unwrap();
+        let endpoints = vec![silent.endpoint(), refusing, etcd.endpoint()];
+        let client = EtcdClient::new(endpoints, None, LEASE_TTL);
         client.read("/t/").await.unwrap();
         silent.signal(rustix::process::Signal::STOP);
         let begun = Instant::now();
@@ -378,11 +371,12 @@ fn over_tls_at(host: &str) {
     run(async {
         let file = |name: &str| etcd.dir.path().join(name);
         let with = |ca: &str, own: Option<&str>| {
-            let mut settings = etcd.settings();
-            settings.ca_file = Some(file(ca));
-            settings.cert_file = own.map(|own| file(&format!("{own}.crt")));
-            settings.key_file = own.map(|own| file(&format!("{own}.key")));
-            EtcdClient::new(&settings).unwrap()
+            let own = own.map(|own| (file(&format!("{own}.crt")), file(&format!("{own}.key"))));
+            let own = own
+                .as_ref()
+                .map(|(cert, key)| (cert.as_path(), key.as_path()));
+            let tls = prism_pki::https_client(&file(ca), own).unwrap();
+            EtcdClient::new(vec![etcd.endpoint()], Some(tls), LEASE_TTL)
         };
         let client = with("right.ca", Some("right"));
         wait_for(&client).await;

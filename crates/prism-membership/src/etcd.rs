@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, bail};
 use prism_cluster::{Report, State};
 use prism_config::{Config, Credential};
-use prism_etcd::{Change, Condition, EtcdClient, Settings};
+use prism_etcd::{Change, Condition, EtcdClient};
+use prism_pki::https_client;
 use prism_s3::access::Rights;
 use serde::{Deserialize, Serialize};
 
@@ -26,14 +27,11 @@ pub fn client(config: &Config) -> anyhow::Result<EtcdClient> {
             config.shown_file()
         );
     };
-    let settings = Settings {
-        endpoints: etcd.endpoints.clone(),
-        ca_file: etcd.ca_file.clone(),
-        cert_file: etcd.cert_file.clone(),
-        key_file: etcd.key_file.clone(),
-        lease_ttl: etcd.lease_ttl(),
-    };
-    EtcdClient::new(&settings).context("[cluster.etcd]")
+    let own = etcd.cert_file.as_deref().zip(etcd.key_file.as_deref());
+    let tls = etcd.ca_file.as_ref().map(|ca| https_client(ca, own));
+    let tls = tls.transpose().context("[cluster.etcd]")?;
+    let endpoints = etcd.endpoints.clone();
+    Ok(EtcdClient::new(endpoints, tls, etcd.lease_ttl()))
 }
 
 /// The keys of a cluster.

@@ -5,14 +5,14 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use crate::error::PkiError;
 
-/// The longest file: 16 authorities or a chain, of at most 2 KiB each, eight times over.
-const MAX_FILE_BYTES: u64 = 256 << 10;
+/// The longest file: the authorities that a system trusts take 500 KB, eight times over.
+const MAX_FILE_BYTES: u64 = 4 << 20;
 /// The modes of keys and of certificates.
 pub(crate) const PRIVATE: u32 = 0o600;
 pub(crate) const PUBLIC: u32 = 0o644;
@@ -26,7 +26,7 @@ pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, PkiError> {
         .read_to_end(&mut content)
         .map_err(PkiError::file(path))?;
     if content.len() as u64 > MAX_FILE_BYTES {
-        return Err(PkiError::content(path, "is longer than 256 KiB"));
+        return Err(PkiError::content(path, "is longer than 4 MiB"));
     }
     Ok(content)
 }
@@ -41,6 +41,13 @@ pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, PkiError> 
         return Err(PkiError::content(path, fault));
     }
     read(path)
+}
+
+/// The private key in a file.
+pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, PkiError> {
+    // The library's message is left out: it may quote the file.
+    PrivateKeyDer::from_pem_slice(&read(path)?)
+        .map_err(|_| PkiError::content(path, "holds no unencrypted private key in PEM"))
 }
 
 /// The certificates in a file, of which there is at least one.

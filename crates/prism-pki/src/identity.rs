@@ -6,7 +6,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ServerConfig};
 
@@ -16,7 +15,7 @@ use prism_common::followed::FollowedFiles;
 use crate::bundle::Trust;
 use crate::certificate::{Certificate, now_s};
 use crate::error::PkiError;
-use crate::files::{certificates, read};
+use crate::files::{certificates, key};
 use crate::names::{bundle_path, node_paths};
 
 /// Time between two looks at the files.
@@ -168,12 +167,6 @@ impl LoadedIdentity {
             certificate: own,
         })
     }
-}
-
-fn key(path: &Path) -> Result<PrivateKeyDer<'static>, PkiError> {
-    // The library's message is left out: it may quote the file.
-    PrivateKeyDer::from_pem_slice(&read(path)?)
-        .map_err(|_| PkiError::content(path, "holds no unencrypted private key in PEM"))
 }
 
 fn server(
