@@ -28,7 +28,8 @@ use tokio::task::LocalSet;
 use super::directory::{Directory, Host};
 use super::etcd::{self, Keys};
 use super::ledger::Ledger;
-use super::noted::{Noted, OwnStore};
+use super::noted::Noted;
+use super::own_store::OwnStore;
 use super::registry::Registry;
 use super::users::Users;
 use super::{Cluster, ClusterKind, Lease, first_state};
@@ -80,7 +81,7 @@ struct Participant {
     config: Config,
     ledger: Ledger,
     /// This node's store, if it has one.
-    store: Option<Arc<dyn OwnStore>>,
+    store: Option<Arc<OwnStore>>,
     /// The identity of that store.
     store_identity: Option<Arc<AtomicU64>>,
     /// Held while something is made durable.
@@ -112,7 +113,7 @@ impl Participant {
     fn start(
         config: &Config,
         me: Option<Me>,
-        store: Option<Arc<dyn OwnStore>>,
+        store: Option<Arc<OwnStore>>,
         channels: Channels,
         users_lease: Lease,
         ready: mpsc::Sender<watch::Receiver<Arc<View>>>,
@@ -121,7 +122,7 @@ impl Participant {
         channels
             .directory
             .send_replace(Arc::new(Directory::of(config)));
-        let noted = store.as_ref().map(|store| store.noted());
+        let noted = store.as_ref().map(|store| store.noted.clone());
         let noted = noted.unwrap_or_default();
         let testimony = channels.testimony.borrow();
         let identity = testimony.as_ref().map(|testimony| testimony.store);
@@ -228,7 +229,7 @@ fn replace<T: PartialEq>(channel: &watch::Sender<T>, value: T) -> bool {
 pub(super) fn join(
     config: &Config,
     name: &str,
-    store: Option<Arc<dyn OwnStore>>,
+    store: Option<Arc<OwnStore>>,
 ) -> anyhow::Result<Cluster> {
     let node = config.node(name);
     let node = node.with_context(|| format!("the configuration has no node {name:?}"))?;
@@ -247,7 +248,7 @@ pub(super) fn join(
         run: fastrand::u64(..),
         lease: lease.clone(),
     };
-    let testimony = store.as_ref().map(|store| store.testimony());
+    let testimony = store.as_ref().map(|store| store.testimony.clone());
     let channels = Channels {
         testimony: watch::Sender::new(testimony),
         ..Channels::default()

@@ -12,6 +12,7 @@ mod etcd_state;
 mod lease;
 mod ledger;
 mod noted;
+mod own_store;
 mod registry;
 mod users;
 
@@ -29,7 +30,8 @@ pub use directory::{Directory, Host};
 pub use etcd_state::{AcmeRecord, AcmeRecords, ClusterRecords, Observed, observe};
 pub use lease::{Lease, LeaseTerm};
 pub use ledger::Ledger;
-pub use noted::{Noted, NotedUser, NotedUsers, OwnStore, StoreMarks, UserClaim, UserRights};
+pub use noted::{Noted, NotedUser, NotedUsers, StoreMarks, UserClaim, UserRights};
+pub use own_store::OwnStore;
 pub use prism_cluster::Fault;
 pub use registry::{AgreedBucket, Buckets, Registry};
 pub use users::Users;
@@ -77,11 +79,7 @@ impl Cluster {
     ///
     /// # Errors
     /// The configuration, one of its files or the store cannot be used.
-    pub fn open(
-        config: &Config,
-        name: &str,
-        store: Option<Arc<dyn OwnStore>>,
-    ) -> anyhow::Result<Self> {
+    pub fn open(config: &Config, name: &str, store: Option<Arc<OwnStore>>) -> anyhow::Result<Self> {
         if config.service.upstream.is_some() {
             let (_, users) = watch::channel(Arc::default());
             let acme = config.service.acme.as_ref();

@@ -3,52 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use prism_cluster::{LineageMark, NodeName, StoreMark, Testimony};
+use prism_cluster::{LineageMark, NodeName, StoreMark};
 use prism_config::Credential;
 use prism_s3::access::Rights;
 use serde::{Deserialize, Serialize};
 
 use super::etcd_state::ClusterRecords;
-
-/// A backend's store, as far as the cluster needs it.
-pub trait OwnStore: Send + Sync {
-    /// The state of the cluster by which the store had acted when it was opened.
-    fn testimony(&self) -> Testimony;
-
-    /// The notes as of the store's opening.
-    fn noted(&self) -> Noted;
-
-    /// Notes a change of the lineage and the marks of all stores, durably, and the users if they
-    /// have changed. Blocks on disk.
-    ///
-    /// # Errors
-    /// The store cannot be written, or has been closed.
-    fn note(
-        &self,
-        mark: LineageMark,
-        marks: &StoreMarks,
-        users: Option<&NotedUsers>,
-    ) -> anyhow::Result<()>;
-
-    /// How far the store has come.
-    ///
-    /// # Errors
-    /// The store has been closed.
-    fn mark(&self) -> anyhow::Result<StoreMark>;
-
-    /// Whether the store is the one that reported this mark, or goes on from it.
-    ///
-    /// # Errors
-    /// The store has been closed.
-    fn has_lived(&self, mark: &StoreMark) -> anyhow::Result<bool>;
-
-    /// Makes it another store, because it is an older copy. Returns its new identity. Blocks on
-    /// disk.
-    ///
-    /// # Errors
-    /// The store cannot be written, or has been closed.
-    fn renew_identity(&self) -> anyhow::Result<u64>;
-}
 
 /// The last known marks of stores, by the names of their backends.
 pub type StoreMarks = BTreeMap<NodeName, StoreMark>;

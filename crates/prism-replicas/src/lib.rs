@@ -47,7 +47,6 @@ mod repair;
 mod replicate;
 mod replication;
 mod resolve;
-mod saved_state;
 mod scrub;
 mod shares;
 mod steps;
@@ -64,7 +63,6 @@ pub use question::{CatchUpPageWanted, Deleted, ListShare, ListWanted, Question, 
 pub use quota::{Growth, Quota, QuotaChange, UsageHere};
 pub use quotas::{QuotaReport, Room};
 pub use replication::Replication;
-pub use saved_state::SavedState;
 pub use scrub::{ScrubTotals, Scrubber};
 pub use steps::{follow_pauses, follow_views};
 pub use tasks::keep_tasks;

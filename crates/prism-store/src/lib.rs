@@ -110,7 +110,7 @@ pub use damage::{ObjectPlace, Place, Repair, ScrubFault};
 pub use error::{Error, OpenError};
 pub use layout::FORMAT_VERSION;
 pub use multipart::Uploads;
-pub use notes::StoreNotes;
+pub use notes::WeakStore;
 pub use object::{Body, Derived, Object, Parts, Segment};
 pub use prism_audit::AuditError;
 pub use prism_cluster::replica::{

@@ -3,8 +3,6 @@
 
 use std::sync::{Arc, Weak};
 
-use prism_cluster::StoreMark;
-
 use crate::{
     commit::{Op, When},
     error::Error,
@@ -45,41 +43,22 @@ impl Store {
 
     /// A handle that does not keep the store open. Does not block.
     #[must_use]
-    pub fn handle(&self) -> StoreNotes {
-        StoreNotes(Arc::downgrade(&self.primary))
+    pub fn handle(&self) -> WeakStore {
+        WeakStore(Arc::downgrade(&self.primary))
     }
 }
 
-/// The notes and the marks of a store, for a thread that may outlive it. The directory stays
-/// locked only during a call.
-///
-/// # Errors
-/// Every function fails by [`Error::Closed`] once the store has been closed.
+/// A store for a thread that may outlive it. The directory stays locked only while the store is
+/// open by [`Self::open`].
 #[derive(Debug, Clone)]
-pub struct StoreNotes(Weak<Primary>);
+pub struct WeakStore(Weak<Primary>);
 
-impl StoreNotes {
-    /// See [`Store::note`]. Blocks on disk.
-    pub fn note(&self, notes: &[(&str, &[u8])]) -> Result<(), Error> {
-        self.store()?.note(notes)
-    }
-
-    /// See [`Store::mark`]. Does not block.
-    pub fn mark(&self) -> Result<StoreMark, Error> {
-        Ok(self.store()?.mark())
-    }
-
-    /// See [`Store::has_lived`]. Does not block.
-    pub fn has_lived(&self, mark: &StoreMark) -> Result<bool, Error> {
-        Ok(self.store()?.has_lived(mark))
-    }
-
-    /// See [`Store::renew_identity`]. Blocks on disk.
-    pub fn renew_identity(&self) -> Result<u64, Error> {
-        self.store()?.renew_identity()
-    }
-
-    fn store(&self) -> Result<Store, Error> {
+impl WeakStore {
+    /// The store, for one call. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] once the store has been closed.
+    pub fn open(&self) -> Result<Store, Error> {
         let primary = self.0.upgrade().ok_or(Error::Closed)?;
         Ok(Store { primary })
     }

@@ -35,10 +35,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use prism_config::{Config, ConfigFile};
-use prism_membership::Cluster;
+use prism_membership::{Cluster, OwnStore};
 use prism_process::notify::Notifier;
 use prism_process::pages::bind;
-use prism_replicas::SavedState;
 use prism_store::Store;
 
 pub(crate) use self::objects::open_store;
@@ -182,7 +181,7 @@ fn serve_once(
     } else {
         open_store_again(&config, name)?
     };
-    let saved = store.as_ref().map(SavedState::of).transpose()?;
+    let saved = store.as_ref().map(OwnStore::of).transpose()?;
     let cluster = Cluster::open(&config, name, saved)?;
     let listener = config.admin_listen(name).map(|address| {
         let inherited = inherited.take_listener(address);

@@ -24,8 +24,9 @@ impl Participant {
         let Some((mark, _)) = known.store_marks.get(&me.name) else {
             return Ok(());
         };
-        let own = store.mark()?;
-        if mark.store != own.store || store.has_lived(mark)? {
+        let opened = store.open()?;
+        let own = opened.mark();
+        if mark.store != own.store || opened.has_lived(mark) {
             return Ok(());
         }
         tracing::error!(
@@ -35,8 +36,7 @@ impl Participant {
              it has caught up, or `prism ctl cluster recover` has decided about it"
         );
         me.lease.end();
-        let renewed = store.clone();
-        let renewing = tokio::task::spawn_blocking(move || renewed.renew_identity());
+        let renewing = tokio::task::spawn_blocking(move || opened.renew_identity());
         let identity = renewing
             .await?
             .context("cannot renew the store's identity")?;
@@ -69,7 +69,7 @@ impl Participant {
         let (Some(store), Some(state)) = (&self.store, state) else {
             return Ok(None);
         };
-        let mark = store.mark()?;
+        let mark = store.open()?.mark();
         let present = known.store_marks.get(&me.name);
         if !is_of(state, me, mark) || present.is_some_and(|(present, _)| *present == mark) {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use prism_store::{Config, Durability, Error, KEY_MAX, Store, StoreNotes};
+use prism_store::{Config, Durability, Error, KEY_MAX, Store, WeakStore};
 
 fn open_with(dir: &Path, durability: Durability) -> Store {
     let config = Config {
@@ -73,13 +73,15 @@ fn a_handle_does_what_the_store_does_until_the_store_is_closed() {
     let store = open(dir.path());
     let handle = store.handle();
     let other = handle.clone();
-    std::thread::spawn(move || other.note(&[("a", b"1")]).unwrap())
+    std::thread::spawn(move || other.open().unwrap().note(&[("a", b"1")]).unwrap())
         .join()
         .unwrap();
     assert_eq!(noted(&store, "a").unwrap(), b"1");
-    assert_eq!(handle.mark().unwrap(), store.mark());
-    assert!(handle.has_lived(&store.mark()).unwrap());
-    assert_eq!(handle.renew_identity().unwrap(), store.identity());
+    let again = handle.open().unwrap();
+    assert_eq!(again.mark(), store.mark());
+    assert!(again.has_lived(&store.mark()));
+    assert_eq!(again.renew_identity().unwrap(), store.identity());
+    drop(again);
     let mark = store.mark();
     drop(store);
     is_closed(&handle);
@@ -88,14 +90,8 @@ fn a_handle_does_what_the_store_does_until_the_store_is_closed() {
     is_closed(&handle);
     assert!(store.has_lived(&mark));
     assert_eq!(noted(&store, "a").unwrap(), b"1");
-    fn is_closed(handle: &StoreNotes) {
-        let results = [
-            handle.note(&[("a", b"2")]).err(),
-            handle.mark().err(),
-            handle.renew_identity().err(),
-        ];
-        for error in results {
-            assert!(matches!(error, Some(Error::Closed)), "{error:?}");
-        }
+    fn is_closed(handle: &WeakStore) {
+        let error = handle.open().err();
+        assert!(matches!(error, Some(Error::Closed)), "{error:?}");
     }
 }

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use prism_cluster::{LineageMark, State, StoreMark, Testimony};
-use prism_membership::{Noted, NotedUsers, OwnStore, StoreMarks};
-use prism_store::{Store, StoreNotes};
+use prism_cluster::{LineageMark, State, Testimony};
+use prism_store::{Store, WeakStore};
 use serde::de::DeserializeOwned;
+
+use super::noted::{Noted, NotedUsers, StoreMarks};
 
 /// The name of the note about the lineage of etcd.
 const LINEAGE: &str = "lineage";
@@ -16,19 +17,21 @@ const USERS: &str = "users";
 /// The name of the note about the marks of all stores.
 const MARKS: &str = "marks";
 
-/// A store, as the cluster sees it. It does not keep the store open.
-pub struct SavedState {
-    store: StoreNotes,
-    testimony: Testimony,
-    noted: Noted,
+/// A backend's store, as the cluster sees it. It does not keep the store open.
+pub struct OwnStore {
+    store: WeakStore,
+    /// The state of the cluster by which the store had acted when it was opened.
+    pub(crate) testimony: Testimony,
+    /// The notes as of the store's opening.
+    pub(crate) noted: Noted,
 }
 
-impl SavedState {
+impl OwnStore {
     /// That of this store. Blocks on disk.
     ///
     /// # Errors
     /// The store cannot be read, or a later release has written it.
-    pub fn of(store: &Store) -> anyhow::Result<Arc<dyn OwnStore>> {
+    pub fn of(store: &Store) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             store: store.handle(),
             testimony: testimony(store)?,
@@ -38,6 +41,34 @@ impl SavedState {
                 marks: read(store, MARKS)?.unwrap_or_default(),
             },
         }))
+    }
+
+    /// The store itself.
+    ///
+    /// # Errors
+    /// The store has been closed.
+    pub(crate) fn open(&self) -> anyhow::Result<Store> {
+        Ok(self.store.open()?)
+    }
+
+    /// Notes a change of the lineage and the marks of all stores, durably, and the users if they
+    /// have changed. Blocks on disk.
+    ///
+    /// # Errors
+    /// The store cannot be written, or has been closed.
+    pub(crate) fn note(
+        &self,
+        mark: LineageMark,
+        marks: &StoreMarks,
+        users: Option<&NotedUsers>,
+    ) -> anyhow::Result<()> {
+        let mark = serde_json::to_vec(&mark)?;
+        let marks = serde_json::to_vec(marks)?;
+        let users = users.map(serde_json::to_vec).transpose()?;
+        let users = users.as_ref().map(|users| (USERS, users.as_slice()));
+        let others = [(LINEAGE, mark.as_slice()), (MARKS, marks.as_slice())];
+        let notes: Vec<_> = users.into_iter().chain(others).collect();
+        Ok(self.open()?.note(&notes)?)
     }
 }
 
@@ -60,41 +91,4 @@ fn read<T: DeserializeOwned>(store: &Store, name: &str) -> anyhow::Result<Option
     let text = store.noted(name)?;
     let read = text.map(|text| serde_json::from_slice(&text)).transpose();
     read.with_context(|| format!("this release cannot read the store's note {name:?}"))
-}
-
-impl OwnStore for SavedState {
-    fn testimony(&self) -> Testimony {
-        self.testimony.clone()
-    }
-
-    fn noted(&self) -> Noted {
-        self.noted.clone()
-    }
-
-    fn note(
-        &self,
-        mark: LineageMark,
-        marks: &StoreMarks,
-        users: Option<&NotedUsers>,
-    ) -> anyhow::Result<()> {
-        let mark = serde_json::to_vec(&mark)?;
-        let marks = serde_json::to_vec(marks)?;
-        let users = users.map(serde_json::to_vec).transpose()?;
-        let users = users.as_ref().map(|users| (USERS, users.as_slice()));
-        let others = [(LINEAGE, mark.as_slice()), (MARKS, marks.as_slice())];
-        let notes: Vec<_> = users.into_iter().chain(others).collect();
-        Ok(self.store.note(&notes)?)
-    }
-
-    fn mark(&self) -> anyhow::Result<StoreMark> {
-        Ok(self.store.mark()?)
-    }
-
-    fn has_lived(&self, mark: &StoreMark) -> anyhow::Result<bool> {
-        Ok(self.store.has_lived(mark)?)
-    }
-
-    fn renew_identity(&self) -> anyhow::Result<u64> {
-        Ok(self.store.renew_identity()?)
-    }
 }
