@@ -103,7 +103,8 @@ impl<const N: usize> fmt::Debug for SecretBytes<N> {
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 #[serde(deny_unknown_fields)]
 pub struct Credential {
-    /// The public part, sent with each request.
+    /// The public part, sent with each request. A record in etcd has it in its name instead.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub access_key: String,
     /// The secret part, which signs requests.
     pub secret_key: String,

@@ -9,47 +9,29 @@ use serde::{Deserialize, Serialize};
 /// Most nodes that are taken from etcd. A file may have as many.
 const MAX_NODES: usize = 1_024;
 
-/// One node.
+/// One node. It is also the node's value in etcd. Release 0.2.0 reads it if it has an IPv4 address,
+/// and passes over the other one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "HostRecord", into = "HostRecord")]
 pub struct Host {
     /// Its own addresses.
+    #[serde(flatten, with = "Addresses")]
     pub address: HostAddrs,
     /// Its roles.
     pub roles: Vec<Role>,
 }
 
-/// A node's value in etcd. Release 0.2.0 reads it if it has an IPv4 address, and passes over the
-/// other one.
+/// The fields of [`HostAddrs`] in that value.
 #[derive(Serialize, Deserialize)]
-struct HostRecord {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<Ipv4Addr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    address_v6: Option<Ipv6Addr>,
-    roles: Vec<Role>,
-}
-
-impl From<HostRecord> for Host {
-    fn from(record: HostRecord) -> Self {
-        Self {
-            address: HostAddrs {
-                v4: record.address,
-                v6: record.address_v6,
-            },
-            roles: record.roles,
-        }
-    }
-}
-
-impl From<Host> for HostRecord {
-    fn from(host: Host) -> Self {
-        Self {
-            address: host.address.v4,
-            address_v6: host.address.v6,
-            roles: host.roles,
-        }
-    }
+#[serde(remote = "HostAddrs")]
+struct Addresses {
+    #[serde(rename = "address", default, skip_serializing_if = "Option::is_none")]
+    v4: Option<Ipv4Addr>,
+    #[serde(
+        rename = "address_v6",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    v6: Option<Ipv6Addr>,
 }
 
 impl Host {

@@ -1,14 +1,11 @@
 //! The cluster's keys and values in etcd: keys below `<prefix>/<cluster>/`, values in JSON
 //! (docs/protocol.md, section 3). Nodes and tools use them.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Context, bail};
 use prism_cluster::{Report, State};
 use prism_config::{Config, Credential};
 use prism_etcd::{Change, Condition, EtcdClient};
 use prism_pki::https_client;
-use prism_s3::access::Rights;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::Ledger;
@@ -94,24 +91,6 @@ pub struct Pause {
     pub epoch: u64,
 }
 
-/// A user's value in etcd. The key's name has the access key. A field that this version does not
-/// know may take a right away, so a value with one is not used.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct User {
-    secret_key: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    admin: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    buckets: Option<BTreeMap<String, Rights>>,
-}
-
-impl Drop for User {
-    fn drop(&mut self) {
-        zeroize::Zeroize::zeroize(&mut self.secret_key);
-    }
-}
-
 impl Keys {
     /// The keys of this configuration's cluster.
     ///
@@ -183,11 +162,9 @@ impl Keys {
 
     /// Adds or replaces a user.
     pub fn put_user(&self, user: &Credential) -> anyhow::Result<Change> {
-        let value = User {
-            secret_key: user.secret_key.clone(),
-            admin: user.admin,
-            buckets: user.buckets.clone(),
-        };
+        // The key's name has it.
+        let mut value = user.clone();
+        value.access_key.clear();
         self.put(&Key::User(&user.access_key), &value)
     }
 
@@ -207,15 +184,11 @@ impl Keys {
     }
 }
 
-/// Reads a user's value; `None` if clients cannot use it.
+/// Reads a user's value; `None` if clients cannot use it. A field that this version does not know
+/// may take a right away, so a value with one is not used.
 pub fn user(access_key: &str, value: &[u8]) -> Option<Credential> {
-    let mut value: User = serde_json::from_slice(value).ok()?;
-    let user = Credential {
-        access_key: access_key.to_owned(),
-        secret_key: std::mem::take(&mut value.secret_key),
-        admin: value.admin,
-        buckets: std::mem::take(&mut value.buckets),
-    };
+    let mut user: Credential = serde_json::from_slice(value).ok()?;
+    access_key.clone_into(&mut user.access_key);
     user.is_usable().then_some(user)
 }
 
@@ -252,7 +225,7 @@ pub fn users_of_file(config: &Config) -> anyhow::Result<Vec<Credential>> {
 
 #[cfg(test)]
 mod tests {
-    use prism_s3::access::{KeyRights, Right};
+    use prism_s3::access::{KeyRights, Right, Rights};
 
     use super::*;
 
