@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use prism_config::{Config, ConfigFile, ControlSecret, HookMode};
+use prism_config::{Config, ConfigFile, ControlSecret, HookMode, MAX_SERVICE_ADDRESSES};
 use prism_membership::Directory;
 use prism_proto::control::ControlKey;
 use prism_switch::{
-    ALL_TENANTS, Agent, LeaseKey, Leases, NodeConfig, Roles, SenderConfig, ServiceConfig,
-    SwitchConfig,
+    ALL_TENANTS, Agent, LeaseKey, Leases, MAX_TENANT_SERVICES, NodeConfig, Roles, SenderConfig,
+    ServiceConfig, SwitchConfig,
 };
 use tokio::sync::watch;
 
@@ -23,6 +23,8 @@ use crate::secrets::Secrets;
 const FIRST_TENANT: u32 = 1;
 /// The tenant of hosts that are no nodes: the switch itself, and etcd.
 const NO_TENANT: u32 = 0;
+/// A service has addresses for HTTP and for HTTPS.
+const _: () = assert!(2 * MAX_SERVICE_ADDRESSES <= MAX_TENANT_SERVICES);
 /// The longest wait for the addresses of a host that starts. IPv6 checks a new one for some
 /// seconds.
 const ADDRESS_WAIT: Duration = Duration::from_secs(10);

@@ -18,8 +18,6 @@ pub const ALL_TENANTS: u32 = u32::MAX;
 /// Most services of one tenant (`MAX_TENANT_SERVICES` of `bpf/maps.h`): an owner's packet may
 /// belong to any of them.
 pub const MAX_TENANT_SERVICES: usize = 32;
-/// Most tenants that have services (`MAX_TENANTS` of `bpf/maps.h`).
-pub const MAX_TENANTS: usize = 1024;
 /// Kernel memory of one flow, in bytes: an entry of 192, and a bucket of 16.
 pub const FLOW_BYTES: usize = 192 + 16;
 
@@ -195,86 +193,19 @@ impl SwitchConfig {
         nodes.any(|node| node.roles.frontend && self.is_here(node))
     }
 
-    /// A description of the first fault.
+    /// A description of the first fault. Those that `prism-config` finds are not looked for again.
     pub(crate) fn problem(&self) -> Option<String> {
         if self.interfaces.len() > MAX_INTERFACES {
             return Some(format!("more than {MAX_INTERFACES} interfaces"));
         }
-        if self.max_flows == 0 || self.max_flows > 1 << 26 {
-            return Some("max_flows must be 1 to 67,108,864".into());
-        }
-        let least = Duration::from_nanos(TOMBSTONE_NS);
-        if self.tombstone < least {
-            return Some(format!("tombstone must be {least:?} or longer"));
-        }
-        if self.copies.len() > 2 {
-            return Some("more than two addresses for copies".into());
-        }
-        control_problem(&self.control)
-            .or_else(|| self.services.iter().find_map(service_problem))
-            .or_else(|| tenant_problem(&self.services))
-            .or_else(|| self.nodes.iter().find_map(node_problem))
-            .or_else(|| sender_problem(&self.senders))
+        let mut services = self.services.iter();
+        let crowded = services.find(|service| service.frontends.len() > MAX_FRONTENDS);
+        let crowded = crowded.map(|service| {
+            let addr = service.addr;
+            format!("service {addr} has more than {MAX_FRONTENDS} frontends")
+        });
+        crowded.or_else(|| sender_problem(&self.senders))
     }
-}
-
-/// The programs take an IPv4-mapped address for the IPv4 one.
-fn mapped_problem(addr: IpAddr) -> Option<String> {
-    (addr != addr.to_canonical()).then(|| {
-        format!(
-            "{addr} is an IPv4-mapped address: write {}",
-            addr.to_canonical()
-        )
-    })
-}
-
-fn control_problem(control: &[SocketAddr]) -> Option<String> {
-    let mapped = control.iter().find_map(|addr| mapped_problem(addr.ip()));
-    match control {
-        [] | [_] => mapped,
-        [one, other] if one.is_ipv4() == other.is_ipv4() => Some(format!(
-            "the control addresses {one} and {other} are of the same family"
-        )),
-        [one, other] if one.port() != other.port() => Some(format!(
-            "the control addresses {one} and {other} have different ports"
-        )),
-        [_, _] => mapped,
-        _ => Some("more than two control addresses".into()),
-    }
-}
-
-fn service_problem(service: &ServiceConfig) -> Option<String> {
-    let addr = service.addr;
-    if addr.port() == 0 {
-        return Some(format!("service {addr} has no port"));
-    }
-    if service.frontends.len() > MAX_FRONTENDS {
-        return Some(format!(
-            "service {addr} has more than {MAX_FRONTENDS} frontends"
-        ));
-    }
-    let mut frontends = service.frontends.iter();
-    let foreign = frontends.find(|ip| ip.is_ipv4() != addr.is_ipv4());
-    let foreign = foreign.map(|ip| format!("frontend {ip} of service {addr} is of another family"));
-    foreign.or_else(|| mapped_problem(addr.ip()))
-}
-
-fn tenant_problem(services: &[ServiceConfig]) -> Option<String> {
-    let mut counts = BTreeMap::new();
-    for service in services {
-        *counts.entry(service.tenant).or_insert(0) += 1;
-    }
-    if counts.len() > MAX_TENANTS {
-        return Some(format!("services of more than {MAX_TENANTS} tenants"));
-    }
-    let (tenant, _) = counts.iter().find(|(_, n)| **n > MAX_TENANT_SERVICES)?;
-    Some(format!(
-        "tenant {tenant} has more than {MAX_TENANT_SERVICES} services"
-    ))
-}
-
-fn node_problem(node: &NodeConfig) -> Option<String> {
-    mapped_problem(node.addr)
 }
 
 fn sender_problem(senders: &[SenderConfig]) -> Option<String> {
@@ -290,50 +221,4 @@ fn sender_problem(senders: &[SenderConfig]) -> Option<String> {
         }
     }
     None
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    fn with(control: &[&str], service: &str, frontend: &str) -> Option<String> {
-        let config = SwitchConfig {
-            control: control.iter().map(|addr| addr.parse().unwrap()).collect(),
-            services: vec![ServiceConfig {
-                addr: service.parse().unwrap(),
-                tenant: 1,
-                frontends: vec![frontend.parse().unwrap()],
-            }],
-            ..SwitchConfig::default()
-        };
-        config.problem()
-    }
-
-    #[test]
-    fn addresses_of_either_family_are_accepted_and_mixtures_are_named() {
-        let both = ["10.0.0.1:7300", "[fd00::1]:7300"];
-        assert_eq!(with(&both, "198.51.100.1:80", "10.0.0.2"), None);
-        assert_eq!(with(&both, "[2001:db8::1]:80", "fd00::2"), None);
-        for (control, service, frontend, fault) in [
-            (
-                ["10.0.0.1:1", "10.0.0.2:1"],
-                "[::1]:80",
-                "::2",
-                "same family",
-            ),
-            (
-                ["10.0.0.1:1", "[fd00::1]:2"],
-                "[::1]:80",
-                "::2",
-                "different ports",
-            ),
-            (both, "[::1]:80", "10.0.0.2", "of another family"),
-            (both, "[::1]:0", "::2", "no port"),
-            (both, "[::ffff:1.2.3.4]:80", "::2", "write 1.2.3.4"),
-        ] {
-            let problem = with(&control, service, frontend).unwrap();
-            assert!(problem.contains(fault), "{problem}");
-        }
-    }
 }

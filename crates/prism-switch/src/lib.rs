@@ -47,7 +47,7 @@
 //! - Linux 6.1 or later, root, and a BPF file system at `/sys/fs/bpf`.
 //! - Flows are TCP over IPv4 or IPv6. All addresses of one flow are of the same family.
 //! - A service has at most [`MAX_FRONTENDS`] frontends, a tenant at most
-//!   [`MAX_TENANT_SERVICES`] services, and a switch at most [`MAX_TENANTS`] tenants.
+//!   [`MAX_TENANT_SERVICES`] services, and a switch at most 1024 tenants (`bpf/maps.h`).
 //! - [`SwitchConfig::max_flows`] limits the flows, with a fixed part of kernel memory each
 //!   ([`FLOW_BYTES`]). Without an [`Agent`] the table fills up.
 //! - XDP is for drivers with native XDP. On all other interfaces tc does the same work.
@@ -91,8 +91,8 @@ pub use agent::{Aged, Agent};
 pub use attach::interface_index;
 pub use census::{Census, LastCensus};
 pub use config::{
-    ALL_TENANTS, FLOW_BYTES, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES, MAX_TENANTS,
-    NodeConfig, Roles, SenderConfig, ServiceConfig, SwitchConfig,
+    ALL_TENANTS, FLOW_BYTES, Link, MAX_FRONTENDS, MAX_INTERFACES, MAX_TENANT_SERVICES, NodeConfig,
+    Roles, SenderConfig, ServiceConfig, SwitchConfig,
 };
 pub use error::{KernelError, LoadError, ViewError};
 pub use leases::{LEASE_GRACE, LeaseKey, Leases, RunEnd};
