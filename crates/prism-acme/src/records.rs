@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::schedule::{self, CertificateTerm, Failed};
+use crate::schedule::replaced_s;
 
 /// The names of the records.
 pub(crate) const ACCOUNT: &str = "account";
@@ -84,14 +84,14 @@ impl Issued {
         self.directory == config.directory && config.domains.iter().all(has)
     }
 
-    fn held(&self, config: &Acme) -> Option<CertificateTerm> {
+    /// When to replace it, in seconds since 1970; `None` if it is no certificate.
+    fn due_s(&self, config: &Acme) -> Option<u64> {
         let certificate = self.certificate().ok()?;
-        Some(CertificateTerm {
-            begin_s: certificate.begin_s,
-            end_s: certificate.end_s,
-            renew_s: self.renew_s,
-            fits: self.fits(&certificate, config),
-        })
+        if self.fits(&certificate, config) {
+            return Some(self.renew_s);
+        }
+        let replaced_s = replaced_s(certificate.begin_s, certificate.end_s);
+        Some(replaced_s.min(self.renew_s))
     }
 }
 
@@ -119,12 +119,11 @@ pub fn orderer(records: &AcmeRecords) -> Option<String> {
 pub fn due_s(records: &AcmeRecords, config: &Acme) -> u64 {
     let revision = |name: &str| records.get(name).map(|record| record.revision);
     let asked = revision(RENEW);
-    let failed = failure(records).map(|failure| Failed {
-        retry_s: failure.retry_s,
-        is_overruled: asked > revision(FAILURE),
-    });
-    let held = issued(records).and_then(|issued| issued.held(config));
-    schedule::due_s(held, failed, asked.is_some())
+    let held = issued(records).filter(|_| asked.is_none());
+    let due_s = held.and_then(|issued| issued.due_s(config)).unwrap_or(0);
+    // A wish for a renewal overrules a failure before it.
+    let failed = failure(records).filter(|_| asked <= revision(FAILURE));
+    failed.map_or(due_s, |failure| due_s.max(failure.retry_s))
 }
 
 /// The account at the authority of `directory`.
@@ -186,9 +185,16 @@ mod tests {
         assert_eq!(due_s(&records, &config()), 4_000_000_000);
         let mut elsewhere = good.clone();
         elsewhere.directory = "https://other.example/dir".into();
-        for other in [certificate(&["s4.example.com"]), elsewhere] {
+        for mut other in [certificate(&["s4.example.com"]), elsewhere] {
             put(&mut records, CERTIFICATE, &other, 3);
-            assert!(due_s(&records, &config()) < 4_000_000_000);
+            let begin_s = other.certificate().unwrap().begin_s;
+            assert_eq!(due_s(&records, &config()), begin_s + 3_600);
+            other.renew_s = 39;
+            put(&mut records, CERTIFICATE, &other, 3);
+            assert_eq!(due_s(&records, &config()), 39);
+            let mut asked = records.clone();
+            put(&mut asked, RENEW, &json!({}), 6);
+            assert_eq!(due_s(&asked, &config()), 0);
         }
         let mut broken = good.clone();
         broken.chain = "no PEM".into();
@@ -199,21 +205,28 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_for_a_renewal_overrules_only_failures_before_it() {
+    fn a_failure_holds_back_and_a_wish_for_a_renewal_overrules_only_failures_before_it() {
         let mut records = AcmeRecords::new();
+        let mut failed = OrderFailure {
+            count: 1,
+            at_s: 1,
+            retry_s: 7_000,
+            node: "fe0".into(),
+            error: "refused".into(),
+        };
+        put(&mut records, FAILURE, &failed, 2);
+        assert_eq!(due_s(&records, &config()), 7_000, "without a certificate");
+        put(&mut records, RENEW, &json!({}), 3);
+        assert_eq!(due_s(&records, &config()), 0);
+        records.remove(RENEW);
         put(
             &mut records,
             CERTIFICATE,
             &certificate(&["s3.example.com"]),
             3,
         );
-        let failed = OrderFailure {
-            count: 1,
-            at_s: 1,
-            retry_s: 4_500_000_000,
-            node: "fe0".into(),
-            error: "refused".into(),
-        };
+        assert_eq!(due_s(&records, &config()), 4_000_000_000);
+        failed.retry_s = 4_500_000_000;
         put(&mut records, FAILURE, &failed, 5);
         assert_eq!(due_s(&records, &config()), 4_500_000_000);
         put(&mut records, RENEW, &json!({}), 6);

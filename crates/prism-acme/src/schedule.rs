@@ -1,4 +1,5 @@
-//! When the next order is due. Pure: times are arguments, in seconds since 1970.
+//! When a certificate is replaced, and an order tried again. Pure: times are arguments, in seconds
+//! since 1970.
 
 /// Thirtieths of a certificate's life, and their number after which it is renewed. A random part
 /// of one more spreads the renewals of many clusters.
@@ -11,28 +12,6 @@ const LAST_PAUSE_S: u64 = 6 * 3_600;
 /// Shortest time between a certificate and the next one that another configuration asks for.
 /// Two frontends with different files must not take turns.
 const SETTLED_AFTER_S: u64 = 3_600;
-
-/// A certificate, as far as its renewal depends on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CertificateTerm {
-    /// The beginning of its life.
-    pub(crate) begin_s: u64,
-    /// The end of its life.
-    pub(crate) end_s: u64,
-    /// When to renew it, by [`renewal_s`].
-    pub(crate) renew_s: u64,
-    /// Whether it is what the configuration asks for.
-    pub(crate) fits: bool,
-}
-
-/// The last order has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
-    /// When to try again, by [`retry_s`].
-    pub(crate) retry_s: u64,
-    /// Whether the administrator has asked for a renewal since.
-    pub(crate) is_overruled: bool,
-}
 
 /// When to renew a certificate: after about two thirds of its life. `random` is any number.
 pub(crate) fn renewal_s(begin_s: u64, end_s: u64, random: u64) -> u64 {
@@ -53,19 +32,10 @@ pub(crate) fn retry_s(now_s: u64, failures: u32, random: u64) -> u64 {
         .saturating_add(random % (pause_s / 2))
 }
 
-/// When the next order is due; 0 for at once. `is_asked`: the administrator has asked for it.
-pub(crate) fn due_s(held: Option<CertificateTerm>, failed: Option<Failed>, is_asked: bool) -> u64 {
-    let due_s = match held {
-        Some(held) if !is_asked && held.fits => held.renew_s,
-        Some(held) if !is_asked => {
-            let third_s = held.end_s.saturating_sub(held.begin_s) / 3;
-            let settled_s = held.begin_s.saturating_add(third_s.min(SETTLED_AFTER_S));
-            settled_s.min(held.renew_s)
-        }
-        _ => 0,
-    };
-    let held_back = failed.filter(|failed| !failed.is_overruled);
-    held_back.map_or(due_s, |failed| due_s.max(failed.retry_s))
+/// When to replace a certificate that is not what the configuration asks for.
+pub(crate) fn replaced_s(begin_s: u64, end_s: u64) -> u64 {
+    let third_s = end_s.saturating_sub(begin_s) / 3;
+    begin_s.saturating_add(third_s.min(SETTLED_AFTER_S))
 }
 
 #[cfg(test)]
@@ -73,15 +43,6 @@ mod tests {
     use super::*;
 
     const DAY_S: u64 = 86_400;
-
-    fn held(fits: bool) -> Option<CertificateTerm> {
-        Some(CertificateTerm {
-            begin_s: 1_000,
-            end_s: 1_000 + 90 * DAY_S,
-            renew_s: 1_000 + 60 * DAY_S,
-            fits,
-        })
-    }
 
     #[test]
     fn a_certificate_is_renewed_after_two_thirds_of_its_life() {
@@ -118,46 +79,9 @@ mod tests {
     }
 
     #[test]
-    fn without_a_certificate_an_order_is_due_at_once_but_not_after_a_failure() {
-        let failed = |is_overruled| {
-            Some(Failed {
-                retry_s: 7_000,
-                is_overruled,
-            })
-        };
-        assert_eq!(due_s(None, None, false), 0);
-        assert_eq!(due_s(None, failed(false), false), 7_000);
-        assert_eq!(due_s(None, failed(true), true), 0);
-        // A request that came before the failure does not end the pause.
-        assert_eq!(due_s(held(true), failed(false), true), 7_000);
-    }
-
-    #[test]
-    fn a_certificate_is_replaced_when_it_is_time_or_asked_for() {
-        let renew_s = 1_000 + 60 * DAY_S;
-        assert_eq!(due_s(held(true), None, false), renew_s);
-        assert_eq!(due_s(held(true), None, true), 0);
-        let failed = |retry_s| {
-            Some(Failed {
-                retry_s,
-                is_overruled: false,
-            })
-        };
-        assert_eq!(due_s(held(true), failed(9_000), false), renew_s);
-        let later_s = renew_s + 500;
-        assert_eq!(due_s(held(true), failed(later_s), false), later_s);
-    }
-
-    #[test]
     fn frontends_with_different_files_do_not_take_turns() {
-        assert_eq!(due_s(held(false), None, false), 1_000 + 3_600);
-        assert_eq!(due_s(held(false), None, true), 0);
-        let short = CertificateTerm {
-            begin_s: 0,
-            end_s: 60,
-            renew_s: 39,
-            fits: false,
-        };
-        assert_eq!(due_s(Some(short), None, false), 20);
+        assert_eq!(replaced_s(1_000, 1_000 + 90 * DAY_S), 1_000 + 3_600);
+        assert_eq!(replaced_s(0, 60), 20);
+        assert_eq!(replaced_s(500, 400), 500);
     }
 }
