@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Context;
 use prism_common::supervise::supervise;
@@ -11,6 +11,7 @@ use prism_config::{Acme, Config};
 use prism_etcd::EtcdClient;
 use prism_membership::etcd::{Key, Keys, client};
 use prism_membership::{AcmeRecords, Cluster, ClusterRecords};
+use prism_pki::now_s;
 use tokio::sync::watch;
 
 use crate::lock::Lock;
@@ -229,10 +230,4 @@ impl Keeper {
 fn shortened(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
     text
-}
-
-/// The present time in seconds since 1970.
-fn now_s() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }

@@ -11,7 +11,6 @@ use instant_acme::{
 };
 use prism_config::Acme;
 use prism_membership::AcmeRecords;
-use prism_pki::Certificate;
 use prism_tls::accept::Certificates;
 
 use crate::http::Https;
@@ -166,21 +165,12 @@ fn checked(config: &Acme, chain: String, key: String) -> anyhow::Result<Issued> 
     let key = issued.key.as_bytes();
     let served = Certificates::load(Vec::new())?.give(SOURCE, chain, key);
     served.context("the authority has sent a certificate that cannot be served")?;
-    let Certificate {
-        begin_s,
-        end_s,
-        names,
-        ..
-    } = issued.certificate()?;
-    let has = |name: &&String| {
-        names
-            .iter()
-            .any(|covered| covered.eq_ignore_ascii_case(name))
-    };
-    if let Some(name) = config.domains.iter().find(|name| !has(name)) {
+    let certificate = issued.certificate()?;
+    let mut domains = config.domains.iter();
+    if let Some(name) = domains.find(|name| !certificate.covers(name)) {
         bail!("the authority has sent a certificate without {name}");
     }
-    issued.renew_s = renewal_s(begin_s, end_s, fastrand::u64(..));
+    issued.renew_s = renewal_s(certificate.begin_s, certificate.end_s, fastrand::u64(..));
     Ok(issued)
 }
 

@@ -77,11 +77,8 @@ impl Issued {
 
     /// Whether it is what the configuration asks for.
     fn fits(&self, certificate: &Certificate, config: &Acme) -> bool {
-        let has = |name: &String| {
-            let mut names = certificate.names.iter();
-            names.any(|covered| covered.eq_ignore_ascii_case(name))
-        };
-        self.directory == config.directory && config.domains.iter().all(has)
+        let mut domains = config.domains.iter();
+        self.directory == config.directory && domains.all(|name| certificate.covers(name))
     }
 
     /// When to replace it, in seconds since 1970; `None` if it is no certificate.

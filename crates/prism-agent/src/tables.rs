@@ -223,7 +223,7 @@ pub(crate) fn nodes(
 
 /// Leases for the nodes of all services.
 pub(crate) fn leases_of(tables: &SwitchConfig, directories: &[Directory]) -> Leases {
-    Leases::of_keys(addresses(directories), lease_keys(tables, directories))
+    Leases::new(addresses(directories), lease_keys(tables, directories))
 }
 
 /// The keys for leases: of one node, or of the nodes of one service.
@@ -241,7 +241,7 @@ pub(crate) fn lease_keys(tables: &SwitchConfig, directories: &[Directory]) -> Ve
         LeaseKey {
             key_id: sender.key_id,
             key: sender.key.clone(),
-            nodes: Some(nodes),
+            nodes,
         }
     });
     keys.collect()

@@ -36,6 +36,9 @@ use super::{Cluster, ClusterKind, Lease, first_state};
 
 pub use records::{AcmeRecord, AcmeRecords, ClusterRecords};
 
+/// Pause between two tries of a task.
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// The workers' side of that thread. Dropping it ends the thread. The lease then ends by
 /// itself, so a node that restarts quickly is not missed.
 pub(super) struct EtcdThread {

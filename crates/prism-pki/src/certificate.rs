@@ -82,6 +82,12 @@ impl Certificate {
         })
     }
 
+    /// Whether it is for the host `name`.
+    pub fn covers(&self, name: &str) -> bool {
+        let mut names = self.names.iter();
+        names.any(|covered| covered.eq_ignore_ascii_case(name))
+    }
+
     /// Refuses a certificate that is not valid at the time `now_s`, in seconds since 1970. `path`
     /// is for the error.
     pub(crate) fn check_term(&self, path: &Path, now_s: u64) -> Result<(), PkiError> {

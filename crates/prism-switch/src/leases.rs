@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use prism_proto::control::{ControlKey, RunId, Term};
+use prism_proto::control::{RunId, Term};
 use prism_proto::lease::{Done, NewClients, TermNotice};
 use prism_proto::newcomers::{Bounds, Entered, LogThrottle, Newcomers};
 use prism_proto::term::KnownTerms;
@@ -81,18 +81,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Leases for `nodes`, which know the key `key_id`. Each node is the list of its addresses.
-    pub fn new(nodes: impl IntoIterator<Item = Vec<IpAddr>>, key_id: u32, key: ControlKey) -> Self {
-        let key = LeaseKey {
-            key_id,
-            key,
-            nodes: None,
-        };
-        Self::of_keys(nodes, [key])
-    }
-
-    /// The same for nodes that know one of several keys.
-    pub fn of_keys(
+    /// Leases for `nodes`, which know one of `keys`. Each node is the list of its addresses.
+    pub fn new(
         nodes: impl IntoIterator<Item = Vec<IpAddr>>,
         keys: impl IntoIterator<Item = LeaseKey>,
     ) -> Self {

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 use std::net::{Ipv4Addr, SocketAddr};
 
-use prism_proto::control::{Answer, MESSAGE_BYTES, Status};
+use prism_proto::control::{Answer, ControlKey, MESSAGE_BYTES, Status};
 use prism_proto::lease::{
     CHALLENGE_BYTES, LEAVING, LeaseRequest, NO_DIGEST, PlacementVerdict, TAKES_NO_MORE,
 };
@@ -21,6 +21,17 @@ fn key() -> ControlKey {
     ControlKey::new([7; 16])
 }
 
+/// Leases for these nodes, which share one key.
+fn leases_of(nodes: impl IntoIterator<Item = Vec<IpAddr>>) -> Leases {
+    let nodes: Vec<_> = nodes.into_iter().collect();
+    let shared = LeaseKey {
+        key_id: KEY_ID,
+        key: key(),
+        nodes: nodes.iter().flatten().copied().collect(),
+    };
+    Leases::new(nodes, [shared])
+}
+
 /// Runs `test` with leases, and with the address where they are granted.
 fn with_leases<F: Future<Output = ()>>(test: impl FnOnce(Arc<Leases>, SocketAddr) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread();
@@ -28,7 +39,7 @@ fn with_leases<F: Future<Output = ()>>(test: impl FnOnce(Arc<Leases>, SocketAddr
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let leases = Arc::new(Leases::new([vec![NODE]], KEY_ID, key()));
+        let leases = Arc::new(leases_of([vec![NODE]]));
         let serving = tokio::spawn(leases.clone().serve(listener));
         let limit = Duration::from_secs(10);
         tokio::time::timeout(limit, test(leases, address))
@@ -126,7 +137,7 @@ fn a_connection_that_breaks_off_is_a_death_after_the_grace_and_not_before() {
 
 #[test]
 fn a_host_that_was_out_of_reach_has_longer_to_come_back() {
-    let leases = Leases::new([vec![NODE]], KEY_ID, key());
+    let leases = leases_of([vec![NODE]]);
     let (run, now) = ((NODE, RUN), Instant::now());
     let silence = Parting::after_error(&std::io::ErrorKind::HostUnreachable.into());
     leases.begin(&greeting(run, NO_DIGEST), now);
@@ -307,7 +318,7 @@ fn a_crowd_that_says_nothing_keeps_no_node_out() {
 /// The leases of an agent that has run for a while.
 fn settled(nodes: impl IntoIterator<Item = IpAddr>) -> Leases {
     let nodes = nodes.into_iter().map(|node| vec![node]);
-    let leases = Leases::new(nodes, KEY_ID, key());
+    let leases = leases_of(nodes);
     leases.table().placements = Placements::new(Instant::now() - SETTLING);
     leases
 }
@@ -473,7 +484,7 @@ fn a_node_with_many_leases_leaves_room_for_the_others() {
 
 #[test]
 fn an_agent_that_has_started_judges_nobody_for_a_while() {
-    let leases = Leases::new([], KEY_ID, key());
+    let leases = leases_of([]);
     let now = Instant::now();
     leases.begin(&greeting((node(1), RUN), 7), now);
     leases.begin(&greeting((node(2), RUN), 8), now);
@@ -516,7 +527,7 @@ fn a_node_hears_the_verdict_at_once_and_whenever_it_changes() {
 #[test]
 fn a_node_with_two_addresses_lives_and_dies_as_one() {
     let both = ["10.0.0.1", "fd00::1"].map(|address| address.parse::<IpAddr>().unwrap());
-    let leases = Leases::new([both.to_vec(), vec![node(2)]], KEY_ID, key());
+    let leases = leases_of([both.to_vec(), vec![node(2)]]);
     let now = Instant::now();
     for by in both {
         let known = locked(&leases.hosts).node_of(by);
@@ -544,7 +555,7 @@ fn a_node_with_two_addresses_lives_and_dies_as_one() {
 #[test]
 fn a_node_is_lost_after_the_grace_of_its_last_run_until_it_returns_or_the_switch_takes_over() {
     let both = ["10.0.0.1", "fd00::1"].map(|address| address.parse::<IpAddr>().unwrap());
-    let leases = Leases::new([both.to_vec(), vec![node(2)]], KEY_ID, key());
+    let leases = leases_of([both.to_vec(), vec![node(2)]]);
     let now = Instant::now();
     let (run, second) = ((both[0], RUN), (both[0], RunId(7)));
     let lost = || leases.alive().lost;
@@ -579,7 +590,7 @@ fn a_key_is_for_leases_of_its_nodes() {
         let only_for = |node| LeaseKey {
             key_id: KEY_ID,
             key: key(),
-            nodes: Some(HashSet::from([node])),
+            nodes: HashSet::from([node]),
         };
         leases.set_keys([only_for(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 8)))]);
         assert_eq!(status().await, Status::Denied);

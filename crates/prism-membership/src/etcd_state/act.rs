@@ -9,14 +9,12 @@ use prism_cluster::{NodeName, State, Status, step};
 use prism_etcd::Condition;
 
 use super::etcd::{Key, Pause};
-use super::{ClusterRecords, Participant};
+use super::{ClusterRecords, PAUSE, Participant};
 
 /// The first backend by name makes a step at once, and each further one this much later.
 const ONE_AFTER_THE_OTHER: Duration = Duration::from_millis(300);
 /// Most turns that a backend waits.
 const MAX_TURN: usize = 10;
-/// Pause after a try, unless there is news.
-const PAUSE: Duration = Duration::from_millis(200);
 /// Time that a step waits for writes to pause. A longer write may fail at the step.
 const PAUSED_IN: Duration = Duration::from_secs(1);
 /// Most backends named absent in one call; etcd allows 128 conditions.

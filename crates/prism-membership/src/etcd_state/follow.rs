@@ -11,7 +11,7 @@ use prism_cluster::{LineageMark, State, View};
 use prism_etcd::Error;
 
 use super::etcd::{self, Key};
-use super::{ClusterRecords, Directory, Participant, replace};
+use super::{ClusterRecords, Directory, PAUSE, Participant, replace};
 use crate::lease::now_ns;
 use crate::users;
 
@@ -22,8 +22,6 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 const PROBES_IN_LIFE: u32 = 5;
 /// Time in which the watch reports a change that a probe has found.
 const REPORTED_IN: Duration = Duration::from_secs(1);
-/// Pause between two tries.
-const PAUSE: Duration = Duration::from_millis(200);
 
 impl Participant {
     /// Never returns.

@@ -11,13 +11,11 @@ use prism_etcd::{Change, Condition, LeaseId};
 use tokio::sync::watch;
 
 use super::etcd::{Key, Living};
-use super::{ClusterRecords, Me, Participant};
+use super::{ClusterRecords, Me, PAUSE, Participant};
 use crate::lease::now_ns;
 
 /// Renewals within the life of a lease.
 const RENEWALS_IN_LIFE: u32 = 5;
-/// Pause between two tries.
-const PAUSE: Duration = Duration::from_millis(200);
 /// Timeout of giving a lease back. Without an answer the lease ends by itself.
 const REVOKED_IN: Duration = Duration::from_secs(1);
 

@@ -6,7 +6,7 @@
 //! (`prism_cluster::recover`).
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use prism_cluster::{Fault, LineageMark, Memory};
@@ -14,12 +14,9 @@ use prism_common::supervise::locked;
 use prism_etcd::{Change, LeaseId};
 
 use super::etcd::{CHANGES_AT_ONCE, Key};
-use super::{ClusterRecords, Me, Participant, replace};
+use super::{ClusterRecords, Me, PAUSE, Participant, replace};
 use crate::StoreMarks;
 use crate::noted;
-
-/// Pause between two tries.
-const PAUSE: Duration = Duration::from_millis(200);
 
 impl Participant {
     /// Whether this node may act by the contents of etcd, which have to have the change `mark`.

@@ -232,14 +232,12 @@ fn watch_host(stream: &TcpStream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use prism_proto::control::ControlKey;
-
     use super::*;
 
     #[test]
     fn a_message_that_a_run_repeats_wakes_the_agent_once() {
         let node = IpAddr::from([10, 0, 0, 7]);
-        let leases = Leases::new([vec![node]], 3, ControlKey::new([7; 16]));
+        let leases = Leases::new([vec![node]], []);
         let run = (node, RunId(99));
         let greeting = Greeting {
             run,

@@ -14,8 +14,8 @@ pub struct LeaseKey {
     pub key_id: u32,
     /// The key.
     pub key: ControlKey,
-    /// The addresses of its nodes; `None` for all nodes.
-    pub nodes: Option<HashSet<IpAddr>>,
+    /// The addresses of its nodes.
+    pub nodes: HashSet<IpAddr>,
 }
 
 /// All keys, by their numbers.
@@ -47,8 +47,7 @@ impl Keys {
 impl Signed {
     /// Whether the key of this request is for leases of `node`.
     pub(super) fn is_for(&self, node: IpAddr) -> bool {
-        let nodes = self.key.nodes.as_ref();
-        nodes.is_none_or(|nodes| nodes.contains(&node))
+        self.key.nodes.contains(&node)
     }
 }
 

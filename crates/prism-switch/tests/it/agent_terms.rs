@@ -23,7 +23,7 @@ fn agent<'a>(switch: &'a Switch, lab: &Lab, leases: Arc<Leases>, file: &TermFile
 }
 
 fn no_leases() -> Arc<Leases> {
-    Arc::new(Leases::new([vec![FRONTEND]], KEY_ID, key()))
+    Arc::new(leases_of([vec![FRONTEND]]))
 }
 
 /// Steps until the term is settled, and not long.

@@ -13,7 +13,7 @@ use prism_packets::{Hook, Verdict};
 use prism_proto::control::{Ops, Owner, Status};
 use prism_proto::lease::{LEAVING, TAKES_NO_MORE};
 use prism_proto::term::SwitchOfPair;
-use prism_switch::{Agent, LEASE_GRACE, Leases, SwitchConfig, TermPhase};
+use prism_switch::{Agent, LEASE_GRACE, SwitchConfig, TermPhase};
 
 const OTHER: IpAddr = host([10, 0, 0, 2]);
 const THIRD: IpAddr = host([10, 0, 0, 3]);
@@ -198,7 +198,7 @@ fn a_frontend_that_accepts_a_syn_while_it_releases_the_flow_has_the_connection()
         assert_eq!(at(false), [via], "but may have accepted it");
         assert_eq!(at(true), [via], "another one may be forged or repeated");
         assert_eq!(at(false), [via]);
-        let leases = Arc::new(Leases::new([vec![listed]], KEY_ID, key()));
+        let leases = Arc::new(leases_of([vec![listed]]));
         let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
         let mut config = lab.config.clone();
         config.services[0].frontends = vec![listed];
@@ -213,7 +213,7 @@ fn a_frontend_that_accepts_a_syn_while_it_releases_the_flow_has_the_connection()
 fn connections_of_a_young_term_stay_where_they_are_after_it_while_the_list_changes() {
     in_lab("young-lists", two_frontends, |lab| {
         let file = TermFile::new("young-lists");
-        let leases = Arc::new(Leases::new([vec![FRONTEND]], KEY_ID, key()));
+        let leases = Arc::new(leases_of([vec![FRONTEND]]));
         let mut agent = Agent::new(&lab.switch, leases, &lab.config.services).unwrap();
         agent.use_terms(SwitchOfPair::First, Vec::new(), file.path()).unwrap();
         agent.set_active(true).unwrap();

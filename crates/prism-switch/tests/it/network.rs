@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::common::*;
 use prism_netns::NetNs;
 use prism_proto::control::{Answer, FlowKey, Ops, Request, Status};
-use prism_switch::{Agent, Leases, Switch, SwitchConfig, SwitchView};
+use prism_switch::{Agent, Switch, SwitchConfig, SwitchView};
 use prism_sys::tcp::{Paused, restore};
 
 /// Interfaces of the switch to the client, the frontend and the backend.
@@ -413,7 +413,7 @@ fn a_client_whose_flow_nobody_owns_any_more_is_reset() {
     pause(200);
     let age = || {
         let switch = Switch::load(&net.config).unwrap();
-        let leases = Arc::new(Leases::new([], KEY_ID, key()));
+        let leases = Arc::new(leases_of([]));
         let mut agent = Agent::new(&switch, leases, &net.config.services).unwrap();
         agent.step(Instant::now()).unwrap().reset
     };

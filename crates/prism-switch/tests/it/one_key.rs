@@ -400,7 +400,7 @@ fn among_others(name: &str, test: impl Fn(&mut Others<'_>) + Sync) {
         leases.set_keys(MEMBERS.map(|member| prism_switch::LeaseKey {
             key_id: member.key_id(),
             key: member.key(),
-            nodes: Some(HashSet::from([member.via()])),
+            nodes: HashSet::from([member.via()]),
         }));
         let mut agent = Agent::new(&lab.switch, leases.clone(), &lab.config.services).unwrap();
         agent.use_terms(SwitchOfPair::First, Vec::new(), file.path()).unwrap();

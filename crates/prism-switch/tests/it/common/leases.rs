@@ -8,14 +8,25 @@ use std::time::Duration;
 
 use prism_proto::control::{MESSAGE_BYTES, RunId, Term};
 use prism_proto::lease::{CHALLENGE_BYTES, LeaseRequest, NO_DIGEST};
-use prism_switch::Leases;
+use prism_switch::{LeaseKey, Leases};
 
 use super::{IP_BYTES, KEY_ID, key};
+
+/// Leases for these nodes, which share one key.
+pub fn leases_of(nodes: impl IntoIterator<Item = Vec<IpAddr>>) -> Leases {
+    let nodes: Vec<_> = nodes.into_iter().collect();
+    let shared = LeaseKey {
+        key_id: KEY_ID,
+        key: key(),
+        nodes: nodes.iter().flatten().copied().collect(),
+    };
+    Leases::new(nodes, [shared])
+}
 
 /// Leases of these nodes, granted on a loopback address.
 pub fn serve_leases(nodes: &[IpAddr]) -> (Arc<Leases>, SocketAddr) {
     let nodes = nodes.iter().map(|node| vec![*node]);
-    let leases = Arc::new(Leases::new(nodes, KEY_ID, key()));
+    let leases = Arc::new(leases_of(nodes));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     listener.set_nonblocking(true).unwrap();

@@ -11,8 +11,7 @@ use prism_proto::control::{
     Answer, ControlKey, FlowKey, Ops, Owner, Request, RunId, Stamped, Term,
 };
 use prism_switch::{
-    Agent, Leases, Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig,
-    SwitchView,
+    Agent, Link, NodeConfig, Roles, SenderConfig, ServiceConfig, Switch, SwitchConfig, SwitchView,
 };
 
 mod leases;
@@ -166,7 +165,7 @@ pub fn in_lab(
 impl Lab {
     /// An agent that no node has a lease from.
     pub fn agent(&self) -> Agent<'_> {
-        let leases = Arc::new(Leases::new([], KEY_ID, key()));
+        let leases = Arc::new(leases_of([]));
         Agent::new(&self.switch, leases, &self.config.services).unwrap()
     }
 
