@@ -7,7 +7,6 @@
 //! The program `collect` (`bpf/collect.h`) settles races: it carries an order out only if the
 //! flow is still as the agent saw it.
 
-use std::mem::offset_of;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
@@ -17,14 +16,14 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
-use prism_proto::control::FlowKey;
 use prism_proto::term::SwitchOfPair;
+use zerocopy::IntoBytes;
 
 use crate::census::LastCensus;
 use crate::config::{ServiceConfig, SwitchConfig};
 use crate::error::{KernelError, LoadError, kernel};
 use crate::frontends::Frontends;
-use crate::layout::{FLOW_KEY_BYTES, MAX_ORDERS, array_at, read_flow_key};
+use crate::layout::{MAX_ORDERS, flow_of};
 use crate::leases::{LeaseChange, Leases};
 use crate::load::Switch;
 use crate::reset::Resetter;
@@ -207,9 +206,9 @@ impl<'a> Agent<'a> {
                     types::order_kind::ORDER_RESET => {
                         aged.expired += 1;
                         aged.reset += 1;
-                        self.resetter.reset(&flow(&order), next_seq(&order));
+                        self.resetter.reset(&flow_of(order.key), next_seq(&order));
                     }
-                    types::order_kind::ORDER_DOOM => doomed.push(key(&order)),
+                    types::order_kind::ORDER_DOOM => doomed.push(order.key),
                     _ => {}
                 }
             }
@@ -219,14 +218,14 @@ impl<'a> Agent<'a> {
     }
 
     /// Deletes doomed entries as soon as no program can be using them.
-    fn delete(&self, doomed: &[[u8; FLOW_KEY_BYTES]]) -> Result<u32, KernelError> {
+    fn delete(&self, doomed: &[types::flow_key]) -> Result<u32, KernelError> {
         if doomed.is_empty() {
             return Ok(0);
         }
         self.wait_for_programs()?;
         let mut deleted = 0;
         for key in doomed {
-            match self.switch.skel.maps.flows.delete(key) {
+            match self.switch.skel.maps.flows.delete(key.as_bytes()) {
                 Ok(()) => deleted += 1,
                 // Another agent has deleted it.
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
@@ -247,17 +246,7 @@ impl<'a> Agent<'a> {
     }
 }
 
-fn key(order: &Order) -> [u8; FLOW_KEY_BYTES] {
-    array_at(order, offset_of!(types::order, key))
-}
-
-fn flow(order: &Order) -> FlowKey {
-    read_flow_key(&key(order))
-}
-
 /// The sequence number that the client of a flow expects next, if it is known.
 fn next_seq(order: &Order) -> Option<u32> {
-    let word = |at| u32::from_ne_bytes(array_at(order, at));
-    let known = word(offset_of!(types::order, has_next_seq)) != 0;
-    known.then(|| word(offset_of!(types::order, next_seq)))
+    (order.has_next_seq != 0).then_some(order.next_seq)
 }

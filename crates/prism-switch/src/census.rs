@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::error::{KernelError, kernel};
-use crate::layout::{ip_at, u64_at};
+use crate::layout::{address, from_bytes};
 
 /// The flows that a walk has found. One that changed during the walk is counted before or after
 /// its change.
@@ -58,8 +58,8 @@ pub(crate) fn read(map: &impl MapCore) -> Result<Census, KernelError> {
     for key in map.keys() {
         let value = map.lookup(&key, MapFlags::ANY);
         let value = value.map_err(kernel("read the census"))?;
-        let count = value.map_or(0, |value| u64_at(&value, 0));
-        match ip_at(&key, 0) {
+        let count = value.map_or(0, |value| from_bytes(&value));
+        match address(from_bytes(&key)) {
             node if node.is_unspecified() => census.tombstones = count,
             node => drop(census.of_nodes.insert(node, count)),
         }

@@ -1,6 +1,6 @@
-//! Bytes of map keys and values.
+//! Map keys and values: the generated structs, which have the object file's layout. Addresses are
+//! IPv4 mapped, ports in network byte order.
 //!
-//! Sizes and offsets come from the object file's type information, by the generated structs.
 //! The layout of the control message is compared with its Rust codec at compile time.
 
 use std::mem::{offset_of, size_of};
@@ -9,12 +9,9 @@ use std::time::Duration;
 
 use prism_proto::control::{self, FlowKey, FlowState, Ops, Owner, Status};
 use prism_proto::wire::ip_bytes;
+use zerocopy::{FromBytes, transmute};
 
 use crate::skel::types;
-
-pub(crate) const FLOW_KEY_BYTES: usize = size_of::<types::flow_key>();
-pub(crate) const FLOW_BYTES: usize = size_of::<types::flow>();
-pub(crate) const ORDER_BYTES: usize = size_of::<types::order>();
 
 /// `ORDERS_AT` of `bpf/collect.h`.
 pub(crate) const ORDERS_AT: usize = 16;
@@ -60,107 +57,40 @@ const _: () = {
     }
 };
 
-/// A key or value that is being written. Its other bytes are zero.
-pub(crate) struct Block<const N: usize>([u8; N]);
-
-impl<const N: usize> Block<N> {
-    pub(crate) fn new() -> Self {
-        Self([0; N])
-    }
-
-    /// Writes `bytes` at offset `at`.
-    pub(crate) fn put(mut self, at: usize, bytes: &[u8]) -> Self {
-        let slot = self.0.get_mut(at..at + bytes.len());
-        debug_assert!(slot.is_some(), "layout of {N} bytes ends before {at}");
-        if let Some(slot) = slot {
-            slot.copy_from_slice(bytes);
-        }
-        self
-    }
-
-    /// Writes an address at offset `at`, IPv4 mapped.
-    pub(crate) fn put_ip(self, at: usize, ip: IpAddr) -> Self {
-        self.put(at, &ip_bytes(ip))
-    }
-
-    /// Writes a port at offset `at`, in network byte order.
-    pub(crate) fn put_port(self, at: usize, port: u16) -> Self {
-        self.put(at, &port.to_be_bytes())
-    }
-
-    /// Writes a number at offset `at`, in this host's byte order.
-    pub(crate) fn put_u32(self, at: usize, number: u32) -> Self {
-        self.put(at, &number.to_ne_bytes())
-    }
-
-    /// Writes a number at offset `at`, in this host's byte order.
-    pub(crate) fn put_u64(self, at: usize, number: u64) -> Self {
-        self.put(at, &number.to_ne_bytes())
-    }
-
-    pub(crate) fn bytes(self) -> [u8; N] {
-        self.0
-    }
-}
-
-/// `N` bytes at offset `at`, or zeros if `bytes` is too short.
-pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes
-        .get(at..)
-        .and_then(|rest| rest.first_chunk::<N>())
-        .copied()
-        .unwrap_or([0; N])
-}
-
-pub(crate) fn ip_at(bytes: &[u8], at: usize) -> IpAddr {
-    Ipv6Addr::from(array_at::<16>(bytes, at)).to_canonical()
-}
-
-fn port_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes(array_at(bytes, at))
-}
-
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes(array_at(bytes, at))
-}
-
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_ne_bytes(array_at(bytes, at))
+/// A key or value of a map. It is zero if `bytes` is too short.
+pub(crate) fn from_bytes<T: FromBytes + Default>(bytes: &[u8]) -> T {
+    T::read_from_prefix(bytes).map_or_else(|_| T::default(), |(value, _)| value)
 }
 
 /// Key of the flow table.
-pub(crate) fn flow_key(flow: &FlowKey) -> [u8; FLOW_KEY_BYTES] {
-    Block::new()
-        .put_ip(offset_of!(types::flow_key, client), flow.client.ip())
-        .put_ip(offset_of!(types::flow_key, vip), flow.vip.ip())
-        .put_port(offset_of!(types::flow_key, client_port), flow.client.port())
-        .put_port(offset_of!(types::flow_key, vip_port), flow.vip.port())
-        .bytes()
+pub(crate) fn flow_key(flow: &FlowKey) -> types::flow_key {
+    types::flow_key {
+        client: ip_addr(flow.client.ip()),
+        vip: ip_addr(flow.vip.ip()),
+        client_port: flow.client.port().to_be(),
+        vip_port: flow.vip.port().to_be(),
+    }
 }
 
-pub(crate) fn read_flow_key(bytes: &[u8]) -> FlowKey {
-    let client = ip_at(bytes, offset_of!(types::flow_key, client));
-    let vip = ip_at(bytes, offset_of!(types::flow_key, vip));
-    let client_port = port_at(bytes, offset_of!(types::flow_key, client_port));
-    let vip_port = port_at(bytes, offset_of!(types::flow_key, vip_port));
+/// The flow with this key.
+pub(crate) fn flow_of(key: types::flow_key) -> FlowKey {
     FlowKey {
-        client: SocketAddr::new(client, client_port),
-        vip: SocketAddr::new(vip, vip_port),
+        client: SocketAddr::new(address(key.client), u16::from_be(key.client_port)),
+        vip: SocketAddr::new(address(key.vip), u16::from_be(key.vip_port)),
     }
 }
 
-pub(crate) fn read_owner(bytes: &[u8]) -> Owner {
-    let addr = ip_at(bytes, offset_of!(types::flow, owner));
-    let port = port_at(bytes, offset_of!(types::flow, owner_port));
+/// The owner of a flow.
+pub(crate) fn owner_of(flow: &types::flow) -> Owner {
     Owner {
-        addr: SocketAddr::new(addr, port),
-        via: ip_at(bytes, offset_of!(types::flow, via)),
+        addr: SocketAddr::new(address(flow.owner), u16::from_be(flow.owner_port)),
+        via: address(flow.via),
     }
 }
 
-pub(crate) fn read_state(bytes: &[u8]) -> FlowState {
-    let [state] = array_at::<1>(bytes, offset_of!(types::flow, state));
-    match types::flow_state(state.into()) {
+/// The state of a flow.
+pub(crate) fn state_of(flow: &types::flow) -> FlowState {
+    match types::flow_state(flow.state.into()) {
         types::flow_state::FLOW_FORWARD => FlowState::Forward,
         types::flow_state::FLOW_BLOCKED => FlowState::Blocked,
         _ => FlowState::Absent,
@@ -171,13 +101,15 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// An address as the program's constants have it, IPv4 mapped.
+/// An address as the programs have it, IPv4 mapped.
 pub(crate) fn ip_addr(ip: IpAddr) -> types::ip_addr {
-    let bytes = ip_bytes(ip);
-    let word = |i: usize| u32::from_ne_bytes(array_at(&bytes, 4 * i));
-    types::ip_addr {
-        word: [0, 1, 2, 3].map(word),
-    }
+    transmute!(ip_bytes(ip))
+}
+
+/// The address that the programs have as `ip`.
+pub(crate) fn address(ip: types::ip_addr) -> IpAddr {
+    let bytes: [u8; 16] = transmute!(ip);
+    Ipv6Addr::from(bytes).to_canonical()
 }
 
 pub(crate) fn node_roles(frontend: bool, backend: bool, is_here: bool) -> u32 {
@@ -201,7 +133,7 @@ mod tests {
                 client: client.parse().unwrap_or_else(|_| unreachable!()),
                 vip: vip.parse().unwrap_or_else(|_| unreachable!()),
             };
-            assert_eq!(read_flow_key(&flow_key(&key)), key);
+            assert_eq!(flow_of(flow_key(&key)), key);
         }
     }
 }

@@ -5,21 +5,18 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags};
 use prism_proto::control::RunId;
 use prism_sys::clock::monotonic_ns;
+use zerocopy::IntoBytes;
 
-use crate::layout::{Block, array_at, nanos, u64_at};
+use crate::layout::{address, from_bytes, ip_addr, nanos};
 use crate::leases::{LeaseChange, RunEnd};
 use crate::skel::{SwitchMaps, types};
 
-const KEY_BYTES: usize = size_of::<types::run_key>();
-const NODE_BYTES: usize = size_of::<types::ip_addr>();
-const VALUE_BYTES: usize = size_of::<types::ended_run>();
 /// The time for which an ended run is remembered. Its kernel has closed all its sockets by then
 /// (TIME_WAIT 60 s, orphans some 100 s).
 const REMEMBERED: Duration = Duration::from_mins(10);
@@ -43,17 +40,19 @@ pub(crate) fn note_all(maps: &SwitchMaps<'_>, changes: &[LeaseChange]) -> libbpf
 
 fn note(maps: &SwitchMaps<'_>, change: &LeaseChange) -> libbpf_rs::Result<()> {
     match change {
-        LeaseChange::Returned { node, run } => delete(maps, &key(*node, *run)),
+        LeaseChange::Returned { node, run } => delete(maps, key(*node, *run).as_bytes()),
         LeaseChange::Ended { node, run, end } => {
             let end = match end {
                 RunEnd::Died => types::run_end::RUN_DIED,
                 RunEnd::Left => types::run_end::RUN_LEFT,
             };
-            let value = Block::<VALUE_BYTES>::new()
-                .put_u64(offset_of!(types::ended_run, since_ns), monotonic_ns())
-                .put_u32(offset_of!(types::ended_run, end), end.0);
-            maps.ended_runs
-                .update(&key(*node, *run), &value.bytes(), MapFlags::ANY)
+            let value = types::ended_run {
+                since_ns: monotonic_ns(),
+                end: end.0,
+                ..Default::default()
+            };
+            let key = key(*node, *run);
+            (maps.ended_runs).update(key.as_bytes(), value.as_bytes(), MapFlags::ANY)
         }
     }
 }
@@ -79,7 +78,7 @@ fn make_room(maps: &SwitchMaps<'_>) -> libbpf_rs::Result<()> {
 /// An entry of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct EndedRun {
-    node: [u8; NODE_BYTES],
+    node: IpAddr,
     since_ns: u64,
     key: Vec<u8>,
 }
@@ -87,10 +86,11 @@ struct EndedRun {
 impl EndedRun {
     fn read(maps: &SwitchMaps<'_>, key: Vec<u8>) -> Self {
         let value = maps.ended_runs.lookup(&key, MapFlags::ANY).ok().flatten();
-        let since_at = offset_of!(types::ended_run, since_ns);
+        let value: types::ended_run = from_bytes(&value.unwrap_or_default());
+        let run: types::run_key = from_bytes(&key);
         Self {
-            node: array_at(&key, offset_of!(types::run_key, node)),
-            since_ns: u64_at(&value.unwrap_or_default(), since_at),
+            node: address(run.node),
+            since_ns: value.since_ns,
             key,
         }
     }
@@ -101,7 +101,7 @@ impl EndedRun {
 fn surplus(mut runs: Vec<EndedRun>, excess: usize) -> Vec<EndedRun> {
     // Newest first, so that the oldest runs of a node have the greatest numbers.
     runs.sort_unstable_by_key(|run| Reverse(run.since_ns));
-    let mut counts: HashMap<[u8; NODE_BYTES], usize> = HashMap::new();
+    let mut counts: HashMap<IpAddr, usize> = HashMap::new();
     let numbered = runs.into_iter().map(|run| {
         let number = counts.entry(run.node).or_default();
         *number += 1;
@@ -120,11 +120,12 @@ fn delete(maps: &SwitchMaps<'_>, key: &[u8]) -> libbpf_rs::Result<()> {
     }
 }
 
-fn key(node: IpAddr, run: RunId) -> [u8; KEY_BYTES] {
-    Block::new()
-        .put_ip(offset_of!(types::run_key, node), node)
-        .put_port(offset_of!(types::run_key, run), run.0)
-        .bytes()
+fn key(node: IpAddr, run: RunId) -> types::run_key {
+    types::run_key {
+        node: ip_addr(node),
+        run: run.0.to_be(),
+        ..Default::default()
+    }
 }
 
 #[cfg(test)]
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn the_node_with_the_most_ended_runs_makes_room() {
         let run = |node: u8, since_ns: u64| EndedRun {
-            node: [node; NODE_BYTES],
+            node: [node; 4].into(),
             since_ns,
             key: vec![node, since_ns as u8],
         };

@@ -3,27 +3,16 @@
 //! removed last.
 
 use std::collections::{BTreeMap, HashSet};
-use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags};
-use prism_proto::wire::ip_bytes;
 use prism_sys::clock::monotonic_ns;
+use zerocopy::{Immutable, IntoBytes, transmute};
 
-use crate::config::{MAX_FRONTENDS, NodeConfig, SenderConfig, ServiceConfig, SwitchConfig};
-use crate::layout::{Block, array_at, ip_at, nanos, node_roles};
+use crate::config::{NodeConfig, SenderConfig, ServiceConfig, SwitchConfig};
+use crate::layout::{address, from_bytes, ip_addr, nanos, node_roles};
 use crate::skel::{SwitchMaps, types};
-
-const SERVICE_KEY_BYTES: usize = size_of::<types::service_key>();
-const SERVICE_BYTES: usize = size_of::<types::service>();
-const FRONTENDS_BYTES: usize = size_of::<types::frontends>();
-const ADDR_BYTES: usize = size_of::<types::ip_addr>();
-const TENANT_BYTES: usize = size_of::<types::tenant>();
-const NODE_BYTES: usize = size_of::<types::node>();
-const SENDER_BYTES: usize = size_of::<types::sender>();
-const NODE_ID_BYTES: usize = size_of::<types::node_id>();
-const NODE_KEYS_BYTES: usize = size_of::<types::node_keys>();
 
 const PORT_WORDS: usize = size_of::<types::service_ports>() / 8;
 /// The key of the only entry of an array.
@@ -56,7 +45,7 @@ fn service_ports(config: &SwitchConfig) -> Vec<u8> {
             *word |= 1 << (port & 63);
         }
     }
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    words.as_bytes().into()
 }
 
 fn add_ports(map: &impl MapCore, ports: &[u8]) -> libbpf_rs::Result<()> {
@@ -87,7 +76,9 @@ fn replace_nodes(map: &impl MapCore, config: &SwitchConfig) -> libbpf_rs::Result
     let gone = map.keys().filter(|key| !keys.contains(key.as_slice()));
     for (i, key) in gone.collect::<Vec<_>>().iter().enumerate() {
         match map.lookup(key, MapFlags::ANY)? {
-            Some(value) if i < room => map.update(key, &former(value), MapFlags::EXIST)?,
+            Some(value) if i < room => {
+                map.update(key, former(&value).as_bytes(), MapFlags::EXIST)?
+            }
             _ => map.delete(key)?,
         }
     }
@@ -96,13 +87,11 @@ fn replace_nodes(map: &impl MapCore, config: &SwitchConfig) -> libbpf_rs::Result
 }
 
 /// The value of a former node.
-fn former(mut value: Vec<u8>) -> Vec<u8> {
-    let at = offset_of!(types::node, roles);
-    let roles = types::node_role::ROLE_FORMER.0.to_ne_bytes();
-    if let Some(slot) = value.get_mut(at..at + roles.len()) {
-        slot.copy_from_slice(&roles);
+fn former(value: &[u8]) -> types::node {
+    types::node {
+        roles: types::node_role::ROLE_FORMER.0,
+        ..from_bytes(value)
     }
-    value
 }
 
 /// The services of each tenant.
@@ -115,14 +104,14 @@ fn tenant_entries(config: &SwitchConfig) -> impl Iterator<Item = Entry> {
             .push(service.addr);
     }
     tenants.into_iter().map(|(tenant, services)| {
-        let count = u32::try_from(services.len()).unwrap_or(0);
-        let at = offset_of!(types::tenant, service_count);
-        let mut value = Block::<TENANT_BYTES>::new().put_u32(at, count);
-        for (i, service) in services.into_iter().enumerate() {
-            let at = offset_of!(types::tenant, services) + i * SERVICE_KEY_BYTES;
-            value = value.put(at, &service_key(service));
+        let mut value = types::tenant {
+            service_count: u32::try_from(services.len()).unwrap_or(0),
+            ..Default::default()
+        };
+        for (slot, service) in value.services.iter_mut().zip(services) {
+            *slot = service_key(service);
         }
-        (tenant.to_ne_bytes().into(), value.bytes().into())
+        entry(tenant, value)
     })
 }
 
@@ -143,15 +132,13 @@ pub(crate) fn write_frontends(
     lists: &Lists,
     former_for: Duration,
 ) -> libbpf_rs::Result<()> {
-    let until_ns = monotonic_ns().saturating_add(nanos(former_for));
-    let value = service_value(service, &lists.now)
-        .put_u64(offset_of!(types::service, former_until_ns), until_ns)
-        .put(
-            offset_of!(types::service, former),
-            &frontends_value(&lists.former),
-        );
+    let value = types::service {
+        former_until_ns: monotonic_ns().saturating_add(nanos(former_for)),
+        former: frontends_value(&lists.former),
+        ..service_value(service, &lists.now)
+    };
     let key = service_key(service.addr);
-    maps.services.update(&key, &value.bytes(), MapFlags::EXIST)
+    (maps.services).update(key.as_bytes(), value.as_bytes(), MapFlags::EXIST)
 }
 
 /// The same services with only the frontends that the maps list now, so that the start of an
@@ -161,10 +148,11 @@ pub(crate) fn with_present_frontends(
     services: &[ServiceConfig],
 ) -> libbpf_rs::Result<Vec<ServiceConfig>> {
     let present = |service: &ServiceConfig| {
-        let value = maps
-            .services
-            .lookup(&service_key(service.addr), MapFlags::ANY)?;
-        let listed = read_frontends(&value.unwrap_or_default());
+        let key = service_key(service.addr);
+        let value = maps.services.lookup(key.as_bytes(), MapFlags::ANY)?;
+        let value: types::service = from_bytes(&value.unwrap_or_default());
+        let listed = value.now.list.iter().take(value.now.count as usize);
+        let listed: Vec<IpAddr> = listed.map(|ip| address(*ip)).collect();
         let mut service = service.clone();
         if service.frontends.iter().any(|ip| listed.contains(ip)) {
             service.frontends.retain(|ip| listed.contains(ip));
@@ -174,30 +162,23 @@ pub(crate) fn with_present_frontends(
     services.iter().map(present).collect()
 }
 
-fn read_frontends(service: &[u8]) -> Vec<IpAddr> {
-    let at = offset_of!(types::service, now);
-    let count = u32::from_ne_bytes(array_at(service, at + offset_of!(types::frontends, count)));
-    let list = at + offset_of!(types::frontends, list);
-    (0..MAX_FRONTENDS.min(count as usize))
-        .map(|i| ip_at(service, list + i * ADDR_BYTES))
-        .collect()
-}
-
-fn frontends_value(frontends: &[IpAddr]) -> [u8; FRONTENDS_BYTES] {
-    let count = u32::try_from(frontends.len()).unwrap_or(0);
-    let at = offset_of!(types::frontends, count);
-    let mut value = Block::new().put_u32(at, count);
-    for (i, ip) in frontends.iter().enumerate() {
-        let at = offset_of!(types::frontends, list) + i * ADDR_BYTES;
-        value = value.put_ip(at, *ip);
+fn frontends_value(frontends: &[IpAddr]) -> types::frontends {
+    let mut value = types::frontends {
+        count: u32::try_from(frontends.len()).unwrap_or(0),
+        ..Default::default()
+    };
+    for (slot, ip) in value.list.iter_mut().zip(frontends) {
+        *slot = ip_addr(*ip);
     }
-    value.bytes()
+    value
 }
 
-fn service_value(service: &ServiceConfig, frontends: &[IpAddr]) -> Block<SERVICE_BYTES> {
-    Block::new()
-        .put_u32(offset_of!(types::service, tenant), service.tenant)
-        .put(offset_of!(types::service, now), &frontends_value(frontends))
+fn service_value(service: &ServiceConfig, frontends: &[IpAddr]) -> types::service {
+    types::service {
+        tenant: service.tenant,
+        now: frontends_value(frontends),
+        ..Default::default()
+    }
 }
 
 /// The entry of the service, and the mark of its address (for fragments).
@@ -205,52 +186,48 @@ fn service_entries(service: &ServiceConfig) -> [Entry; 2] {
     let mark = SocketAddr::new(service.addr.ip(), 0);
     let value = service_value(service, &service.frontends);
     [
-        (service_key(service.addr), value.bytes().into()),
-        (service_key(mark), vec![0; SERVICE_BYTES]),
+        entry(service_key(service.addr), value),
+        entry(service_key(mark), types::service::default()),
     ]
 }
 
-fn service_key(addr: SocketAddr) -> Vec<u8> {
-    Block::<SERVICE_KEY_BYTES>::new()
-        .put_ip(offset_of!(types::service_key, addr), addr.ip())
-        .put_port(offset_of!(types::service_key, port), addr.port())
-        .bytes()
-        .into()
+fn service_key(addr: SocketAddr) -> types::service_key {
+    types::service_key {
+        addr: ip_addr(addr.ip()),
+        port: addr.port().to_be(),
+        ..Default::default()
+    }
 }
 
 fn node_entry(node: &NodeConfig, is_here: bool) -> Entry {
-    let roles = node_roles(node.roles.frontend, node.roles.backend, is_here);
-    let mut value = Block::<NODE_BYTES>::new()
-        .put_u32(offset_of!(types::node, tenant), node.tenant)
-        .put_u32(offset_of!(types::node, roles), roles);
+    let mut value = types::node {
+        tenant: node.tenant,
+        roles: node_roles(node.roles.frontend, node.roles.backend, is_here),
+        ..Default::default()
+    };
     if let Some(link) = node.link {
-        value = value
-            .put_u32(offset_of!(types::node, ifindex), link.ifindex)
-            .put_u32(offset_of!(types::node, mtu_bytes), link.mtu_bytes)
-            .put(offset_of!(types::node, node_mac), &link.node_mac)
-            .put(offset_of!(types::node, own_mac), &link.own_mac);
+        value.ifindex = link.ifindex;
+        value.mtu_bytes = link.mtu_bytes;
+        value.node_mac = transmute!(link.node_mac);
+        value.own_mac = transmute!(link.own_mac);
     }
-    (ip_bytes(node.addr).into(), value.bytes().into())
+    entry(ip_addr(node.addr), value)
 }
 
 /// The program reads the key as two little-endian words, in its own byte order.
 fn sender_entry(sender: &SenderConfig) -> Entry {
     let key = u128::from_le_bytes(*sender.key.expose_secret());
-    let low = key as u64;
-    let high = (key >> 64) as u64;
-    let at = offset_of!(types::sender, key);
-    let value = Block::<SENDER_BYTES>::new()
-        .put_u64(at, low)
-        .put_u64(at + 8, high)
-        .put_u32(offset_of!(types::sender, tenant), sender.tenant);
-    let value = sender.node.iter().fold(value, |value, node| {
-        let family = usize::from(node.is_ipv6());
-        value.put_ip(
-            offset_of!(types::sender, addrs) + family * ADDR_BYTES,
-            *node,
-        )
-    });
-    (sender.key_id.to_ne_bytes().into(), value.bytes().into())
+    let mut value = types::sender {
+        key: [key as u64, (key >> 64) as u64],
+        tenant: sender.tenant,
+        ..Default::default()
+    };
+    let [v4, v6] = &mut value.addrs;
+    for node in &sender.node {
+        let slot = if node.is_ipv6() { &mut *v6 } else { &mut *v4 };
+        *slot = ip_addr(*node);
+    }
+    entry(sender.key_id, value)
 }
 
 /// The keys of each node, by its addresses.
@@ -264,14 +241,16 @@ fn node_keys(senders: &[SenderConfig]) -> impl Iterator<Item = Entry> {
         }
     }
     all.into_iter().map(|((node, tenant), keys)| {
-        let id = Block::<NODE_ID_BYTES>::new()
-            .put_ip(offset_of!(types::node_id, addr), node)
-            .put_u32(offset_of!(types::node_id, tenant), tenant);
-        let value = Block::<NODE_KEYS_BYTES>::new();
-        let value = (0..).zip(keys).fold(value, |value, (i, key_id)| {
-            value.put_u32(offset_of!(types::node_keys, key_id) + i * 4, key_id)
-        });
-        (id.bytes().into(), value.bytes().into())
+        let id = types::node_id {
+            addr: ip_addr(node),
+            tenant,
+            ..Default::default()
+        };
+        let mut value = types::node_keys::default();
+        for (slot, key_id) in value.key_id.iter_mut().zip(keys) {
+            *slot = key_id;
+        }
+        entry(id, value)
     })
 }
 
@@ -281,5 +260,9 @@ fn interfaces(config: &SwitchConfig) -> impl Iterator<Item = Entry> {
     let known = config.control_interfaces.iter().copied();
     let mark = known.clone().next().map(|_| 0);
     let all = known.chain(mark);
-    all.map(|index| (index.to_ne_bytes().into(), vec![0; 4]))
+    all.map(|index| entry(index, 0u32))
+}
+
+fn entry(key: impl IntoBytes + Immutable, value: impl IntoBytes + Immutable) -> Entry {
+    (key.as_bytes().into(), value.as_bytes().into())
 }

@@ -9,7 +9,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,14 +17,14 @@ use libbpf_rs::{MapCore, MapFlags};
 use prism_proto::control::Term;
 use prism_proto::term::{SwitchOfPair, SwitchTerm, UNHEARD_NS};
 use prism_sys::clock::monotonic_ns;
+use zerocopy::IntoBytes;
 
 use crate::error::{KernelError, kernel};
 use crate::frontends::Frontends;
-use crate::layout::{Block, array_at, nanos, u32_at, u64_at};
+use crate::layout::{from_bytes, nanos};
 use crate::leases::{LeaseChange, Leases};
 use crate::skel::{SwitchMaps, types};
 
-const STATE_BYTES: usize = size_of::<types::term_state>();
 /// The key of the only entry of an array.
 const ZERO: [u8; 4] = [0; 4];
 /// Numbers of `struct term`'s generation.
@@ -72,23 +71,26 @@ impl TermState {
     pub(crate) fn read(map: &impl MapCore) -> Result<Self, KernelError> {
         let value = map.lookup(&ZERO, MapFlags::ANY);
         let value = value.map_err(kernel("read the term"))?.unwrap_or_default();
-        let [phase] = array_at(&value, offset_of!(types::term, phase));
-        let [generation] = array_at(&value, offset_of!(types::term, generation));
+        let types::term_state { now, settled_ns } = from_bytes(&value);
         Ok(Self {
-            term: Term(u32_at(&value, offset_of!(types::term, number))),
-            phase: TermPhase::of(phase),
-            generation: generation % GENERATIONS,
-            settled_ns: u64_at(&value, offset_of!(types::term_state, settled_ns)),
+            term: Term(now.number),
+            phase: TermPhase::of(now.phase),
+            generation: now.generation % GENERATIONS,
+            settled_ns,
         })
     }
 
     fn write(&self, map: &impl MapCore) -> Result<(), KernelError> {
-        let value = Block::<STATE_BYTES>::new()
-            .put_u32(offset_of!(types::term, number), self.term.0)
-            .put(offset_of!(types::term, phase), &[self.phase as u8])
-            .put(offset_of!(types::term, generation), &[self.generation])
-            .put_u64(offset_of!(types::term_state, settled_ns), self.settled_ns);
-        let written = map.update(&ZERO, &value.bytes(), MapFlags::ANY);
+        let value = types::term_state {
+            now: types::term {
+                number: self.term.0,
+                phase: self.phase as u8,
+                generation: self.generation,
+                ..Default::default()
+            },
+            settled_ns: self.settled_ns,
+        };
+        let written = map.update(&ZERO, value.as_bytes(), MapFlags::ANY);
         written.map_err(kernel("write the term"))
     }
 }

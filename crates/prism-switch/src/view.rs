@@ -1,18 +1,16 @@
 //! Reads a switch from any process, through its pins.
 
-use std::mem::offset_of;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use prism_proto::control::{FlowKey, FlowState, Owner, Term};
 use prism_sys::clock::monotonic_ns;
+use zerocopy::IntoBytes;
 
 use crate::bpffs;
 use crate::error::{KernelError, ViewError, kernel};
-use crate::layout::{
-    FLOW_BYTES, FLOW_KEY_BYTES, array_at, flow_key, read_flow_key, read_owner, read_state, u64_at,
-};
+use crate::layout::{flow_key, flow_of, from_bytes, owner_of, state_of};
 use crate::load;
 use crate::skel::types;
 use crate::terms::{TermPhase, TermState};
@@ -77,7 +75,7 @@ impl SwitchView {
             counters: open("counters")?,
             term_state: open("term_state")?,
         };
-        if view.flows.value_size() as usize != FLOW_BYTES
+        if view.flows.value_size() as usize != size_of::<types::flow>()
             || view.counters.max_entries() != types::counter::COUNTER_COUNT.0
         {
             return Err(ViewError::Version);
@@ -104,18 +102,18 @@ impl SwitchView {
             .lookup_batch(BATCH_KEYS, MapFlags::ANY, MapFlags::ANY)
             .map_err(kernel("read the list of flows"))?;
         // Read again under its lock, so that each record is of one moment.
-        Ok(keys.filter_map(|(key, _)| self.flow(&array_at(&key, 0)).transpose()))
+        Ok(keys.filter_map(|(key, _)| self.flow(from_bytes(&key)).transpose()))
     }
 
     /// One flow.
     pub fn flow_of(&self, flow: &FlowKey) -> Result<Option<FlowRecord>, KernelError> {
-        self.flow(&flow_key(flow))
+        self.flow(flow_key(flow))
     }
 
-    fn flow(&self, key: &[u8; FLOW_KEY_BYTES]) -> Result<Option<FlowRecord>, KernelError> {
-        let value = self.flows.lookup(key, MapFlags::LOCK);
+    fn flow(&self, key: types::flow_key) -> Result<Option<FlowRecord>, KernelError> {
+        let value = self.flows.lookup(key.as_bytes(), MapFlags::LOCK);
         let value = value.map_err(kernel("read a flow"))?;
-        Ok(value.map(|value| record(key, &value)))
+        Ok(value.map(|value| record(key, &from_bytes(&value))))
     }
 
     /// Every counter.
@@ -127,7 +125,7 @@ impl SwitchView {
                 .counters
                 .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY);
             let values = values.map_err(kernel("read a counter"))?;
-            let value = values.iter().flatten().map(|v| u64_at(v, 0)).sum();
+            let value = values.iter().flatten().map(|v| from_bytes::<u64>(v)).sum();
             Ok(Counter { name, value })
         };
         (0..).zip(names).map(read).collect()
@@ -156,19 +154,22 @@ fn read_counter_names() -> Result<Vec<String>, ViewError> {
     Ok(names.iter().map(|name| text(name)).collect())
 }
 
-fn record(key: &[u8], value: &[u8]) -> FlowRecord {
-    let seen_ns = u64_at(value, offset_of!(types::flow, last_seen_ns));
-    let direction = |i: usize| Direction {
-        packets: u64_at(value, offset_of!(types::flow, packets) + i * 8),
-        bytes: u64_at(value, offset_of!(types::flow, bytes) + i * 8),
-    };
+fn record(key: types::flow_key, flow: &types::flow) -> FlowRecord {
+    let [packets_in, packets_out] = flow.packets;
+    let [bytes_in, bytes_out] = flow.bytes;
     FlowRecord {
-        flow: read_flow_key(key),
-        state: read_state(value),
-        epoch: u64_at(value, offset_of!(types::flow, epoch)),
-        owner: read_owner(value),
-        idle: Duration::from_nanos(monotonic_ns().saturating_sub(seen_ns)),
-        to_owner: direction(0),
-        to_client: direction(1),
+        flow: flow_of(key),
+        state: state_of(flow),
+        epoch: flow.epoch,
+        owner: owner_of(flow),
+        idle: Duration::from_nanos(monotonic_ns().saturating_sub(flow.last_seen_ns)),
+        to_owner: Direction {
+            packets: packets_in,
+            bytes: bytes_in,
+        },
+        to_client: Direction {
+            packets: packets_out,
+            bytes: bytes_out,
+        },
     }
 }

@@ -2,14 +2,14 @@
 //! has the program `collect` (`bpf/collect.h`) judge each flow. It counts the flows, and yields
 //! the orders that they are due for.
 
-use std::mem::offset_of;
 use std::sync::Arc;
 
 use libbpf_rs::{BatchedMapIter, MapCore, MapFlags, ProgramInput};
+use zerocopy::IntoBytes;
 
 use crate::census::{self, LastCensus};
 use crate::error::{KernelError, kernel};
-use crate::layout::{Block, MAX_ORDERS, ORDER_BYTES, ORDERS_AT, array_at};
+use crate::layout::{MAX_ORDERS, ORDERS_AT, from_bytes};
 use crate::load::Switch;
 use crate::skel::types;
 
@@ -18,7 +18,7 @@ const MAX_STEP_ORDERS: usize = 131_072;
 /// Keys of one read of the table. It has to hold the largest bucket of the table's hash.
 pub(crate) const BATCH_KEYS: u32 = 4096;
 
-pub(crate) type Order = [u8; ORDER_BYTES];
+pub(crate) type Order = types::order;
 
 /// One walk after the other.
 pub(crate) struct Walks<'a> {
@@ -70,7 +70,7 @@ impl<'a> Walks<'a> {
 /// answers.
 pub(crate) fn carry_out(switch: &Switch, orders: &[Order]) -> Result<Vec<Order>, KernelError> {
     let mut buffer = vec![0; ORDERS_AT];
-    buffer.extend(orders.iter().flatten());
+    buffer.extend(orders.as_bytes());
     let mut out = vec![0; buffer.len()];
     let input = ProgramInput {
         data_in: Some(&buffer),
@@ -82,22 +82,20 @@ pub(crate) fn carry_out(switch: &Switch, orders: &[Order]) -> Result<Vec<Order>,
         .test_run(input)
         .map_err(kernel("carry out orders"))?;
     let answers = out.split_off(ORDERS_AT);
-    let at = offset_of!(types::order, done);
-    let answers = answers.chunks_exact(ORDER_BYTES);
-    let done = answers.filter(|order| array_at::<1>(order, at) == [1]);
-    Ok(done.map(|order| array_at(order, 0)).collect())
+    let answers = answers.chunks_exact(size_of::<Order>());
+    let answers = answers.map(from_bytes::<Order>);
+    Ok(answers.filter(|order| order.done == 1).collect())
 }
 
 pub(crate) fn kind(order: &Order) -> types::order_kind {
-    let [kind] = array_at::<1>(order, offset_of!(types::order, kind));
-    types::order_kind(kind.into())
+    types::order_kind(order.kind.into())
 }
 
 /// The question for what a flow is due.
 fn question(key: &[u8]) -> Order {
-    let name_due = types::order_kind::ORDER_NAME_DUE.0.to_le_bytes();
-    Block::new()
-        .put(offset_of!(types::order, key), key)
-        .put(offset_of!(types::order, kind), &name_due[..1])
-        .bytes()
+    types::order {
+        key: from_bytes(key),
+        kind: types::order_kind::ORDER_NAME_DUE.0 as u8,
+        ..Default::default()
+    }
 }
