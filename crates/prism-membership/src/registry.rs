@@ -126,12 +126,13 @@ impl Registry {
         name: &str,
         before: Option<Stamp>,
         record: &Bucket,
-        ancestry: Option<Ancestry>,
+        ancestry: Ancestry,
     ) -> anyhow::Result<bool> {
         let name = name.to_owned();
         let record = record.clone();
-        let call =
-            async move |ledger: &Ledger| replace(ledger, &name, before, &record, ancestry).await;
+        let call = async move |ledger: &Ledger| {
+            replace(ledger, &name, before, &record, Some(ancestry)).await
+        };
         self.call(call).await
     }
 

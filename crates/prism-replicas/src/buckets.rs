@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use prism_cluster::Status;
-use prism_cluster::replica::{Ancestry, Bucket, BucketStamp, Correction, Phase};
-use prism_membership::Buckets;
+use prism_cluster::replica::{Bucket, BucketStamp, Correction, Phase};
+use prism_membership::{Buckets, Registry};
 use prism_s3::{Code, S3Error};
 use prism_store::{Stamp, Store};
 
@@ -162,32 +162,30 @@ impl BucketFollower<'_> {
         for other in others.filter(|other| *other != self.node.core.name) {
             let (_, found) = self.replicator.buckets_of(&other, None).await?;
             for (name, record) in found.records {
-                let merge =
-                    move |node: &Node, store: &Store| merge_record(node, store, &name, &record);
-                self.node.on_store(merge).await?;
+                let take = move |node: &Node, store: &Store| node.apply_told(store, &name, &record);
+                self.node.on_store(take).await?;
             }
         }
         self.node.has_all_records.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Puts back what the registry has lost, or lacks because it is older than the registry.
-    /// Only a backend in sync does so: another one may have missed deletions.
+    /// Puts back what the registry in etcd has lost. Only a backend in sync does so: another one
+    /// may have missed deletions.
     async fn correct_registry(&self, store: &Store, agreed: &Buckets) -> Result<(), S3Error> {
-        if !self.is_witness(store) {
+        let etcd = self.node.core.cluster.registry();
+        let Some(etcd) = etcd.filter(|_| self.is_witness(store)) else {
             return Ok(());
-        }
+        };
         let is_calm = self.node.replication.is_calm();
         let differs = |name: &String, which: &BucketStamp| match agreed.records.get(name) {
             // A deletion that all backends have passed may be forgotten.
             None => which.phase != Phase::Gone || !(is_calm && is_old(which)),
-            // Records of earlier releases may each have a part of the documents.
-            Some(_) if !self.is_adopted && which.life == Stamp::NONE => true,
             Some(known) => known.stamp < which.stamp || known.life != which.life,
         };
         let known = self.known_here().await?.into_iter();
         for (name, _) in known.filter(|(name, which)| differs(name, which)) {
-            match self.correct_bucket(&name).await {
+            match self.correct_bucket(etcd, &name).await {
                 // A backend refuses this bucket. The others have to be looked at all the same.
                 Err(error) if error.code() == Code::OperationAborted => {
                     tracing::warn!(bucket = name, %error, "a record stays as the registry has it");
@@ -209,56 +207,28 @@ impl BucketFollower<'_> {
         })
     }
 
-    async fn correct_bucket(&self, name: &str) -> Result<(), S3Error> {
+    async fn correct_bucket(&self, etcd: &Registry, name: &str) -> Result<(), S3Error> {
         let Some(here) = self.record_here(name).await? else {
             return Ok(());
         };
-        let agreed = self.replicator.agreed_in_doubt(name).await?;
+        let agreed = etcd.read_in_doubt(name).await;
+        let agreed = agreed.map_err(|error| registry::out_of_reach(&error))?;
         let known = agreed
             .as_ref()
             .map(|(record, ancestry)| (record, *ancestry));
         let before = known.map(|(record, _)| record.stamp);
         let stamp = self.node.stamp_above(before.max(Some(here.stamp)));
-        if here.life == Stamp::NONE {
-            let known = known.map(|(record, _)| record);
-            return match Bucket::adopt(known, &here, stamp) {
-                Some(next) => self.put_back(name, before, &next, None).await,
-                None => Ok(()),
-            };
-        }
-        if !self.node.core.cluster.is_in_etcd() {
-            return Ok(());
-        }
         let here = match known {
             Some((record, _)) if record.stamp >= here.stamp => {
                 self.latest_in_sync(name, here).await?
             }
             _ => here,
         };
-        match Bucket::correction(known, &here, stamp) {
-            Some(Correction { record, ancestry }) => {
-                self.put_back(name, before, &record, Some(ancestry)).await
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Replaces a record in the registry, which has `before`, and has the others act by it.
-    async fn put_back(
-        &self,
-        name: &str,
-        before: Option<Stamp>,
-        record: &Bucket,
-        ancestry: Option<Ancestry>,
-    ) -> Result<(), S3Error> {
-        let is_done = match self.node.core.cluster.registry() {
-            Some(etcd) => {
-                let done = etcd.put_back(name, before, record, ancestry).await;
-                done.map_err(|error| registry::out_of_reach(&error))?
-            }
-            None => self.replicator.agree(name, before, record, None).await?,
+        let Some(Correction { record, ancestry }) = Bucket::correction(known, &here, stamp) else {
+            return Ok(());
         };
-        if !is_done {
+        let done = etcd.put_back(name, before, &record, ancestry).await;
+        if !done.map_err(|error| registry::out_of_reach(&error))? {
             return Ok(());
         }
         let phase = record.phase;
@@ -267,7 +237,7 @@ impl BucketFollower<'_> {
             ?phase,
             "the registry of buckets was older than this store, and has its record again"
         );
-        self.replicator.try_push_record(name, record).await
+        self.replicator.try_push_record(name, &record).await
     }
 
     /// The latest record of a bucket at the backends in sync, of which `here` is one.
@@ -398,16 +368,6 @@ pub(crate) async fn purge_buckets(replicator: &Replicator) {
             tracing::warn!(%error, "cannot remove the remains of a deleted bucket");
         }
         node.purge.notified().await;
-    }
-}
-
-/// As the keeper, adds another backend's record of a bucket. Blocks on disk.
-fn merge_record(node: &Node, store: &Store, name: &str, theirs: &Bucket) -> Result<(), S3Error> {
-    let mine = store.buckets().record(name).in_s3()?;
-    let stamp = node.stamp_above(mine.as_ref().map(|mine| mine.stamp));
-    match Bucket::adopt(mine.as_ref(), theirs, stamp) {
-        Some(next) if theirs.life == Stamp::NONE => node.apply_told(store, name, &next),
-        _ => node.apply_told(store, name, theirs),
     }
 }
 

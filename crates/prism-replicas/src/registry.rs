@@ -54,20 +54,6 @@ impl Replicator {
         }
     }
 
-    /// The same, also while stores put back what the registry has lost.
-    pub(crate) async fn agreed_in_doubt(
-        &self,
-        bucket: &str,
-    ) -> Result<Option<AgreedBucket>, S3Error> {
-        match self.node.core.cluster.registry() {
-            Some(etcd) => {
-                let found = etcd.read_in_doubt(bucket).await;
-                found.map_err(|error| out_of_reach(&error))
-            }
-            None => self.agreed_with_ancestry(bucket).await,
-        }
-    }
-
     /// Replaces the agreed record by `next`, if its stamp is `before`. `ancestry` is that of a
     /// life that begins. False: another change came first.
     ///

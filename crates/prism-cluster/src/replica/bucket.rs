@@ -212,29 +212,6 @@ impl Bucket {
         }
     }
 
-    /// The record to agree on for a bucket that is older than records. It has all settings of
-    /// the record `found` at a store. None if `known` has them already, or is a deletion.
-    #[must_use]
-    pub fn adopt(known: Option<&Self>, found: &Self, stamp: Stamp) -> Option<Self> {
-        let Some(known) = known else {
-            return Some(Self {
-                stamp,
-                ..found.clone()
-            });
-        };
-        let is_old = found.life == Stamp::NONE && known.life == Stamp::NONE;
-        if !is_old || known.phase == Phase::Gone {
-            return None;
-        }
-        let mut next = known.clone();
-        next.versions = known.versions.or(found.versions);
-        for (name, text) in &found.documents {
-            let document = next.documents.entry(name.clone());
-            document.or_insert_with(|| text.clone());
-        }
-        (next != *known).then_some(Self { stamp, ..next })
-    }
-
     /// The ancestry of `next`, if it begins a life. `known` is the record that it replaces.
     #[must_use]
     pub fn ancestry(known: Option<&Self>, next: &Self) -> Option<Ancestry> {
@@ -508,29 +485,5 @@ mod tests {
             );
             assert_eq!(take, TakeBucket::TakeWhenEmpty);
         }
-    }
-
-    #[test]
-    fn what_stores_had_before_there_were_records_is_put_together() {
-        let found = Bucket {
-            stamp: Stamp::NONE,
-            life: Stamp::NONE,
-            phase: Phase::Live,
-            created_ms: 3,
-            versions: None,
-            documents: BTreeMap::from([("cors".into(), "<a/>".into())]),
-        };
-        let first = Bucket::adopt(None, &found, stamp(1)).unwrap();
-        assert_eq!((first.stamp, first.life), (stamp(1), Stamp::NONE));
-        assert_eq!(Bucket::adopt(Some(&first), &found, stamp(2)), None);
-        let versioned = Bucket {
-            versions: Some(true),
-            documents: BTreeMap::new(),
-            ..found.clone()
-        };
-        let both = Bucket::adopt(Some(&first), &versioned, stamp(2)).unwrap();
-        assert_eq!((both.versions, both.documents.len()), (Some(true), 1));
-        let gone = first.buried(stamp(3));
-        assert_eq!(Bucket::adopt(Some(&gone), &found, stamp(4)), None);
     }
 }
