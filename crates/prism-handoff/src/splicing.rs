@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use prism_common::input::SourceFault;
-use prism_sys::pipe::Pipe;
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -29,8 +29,11 @@ thread_local! {
     static PIPES: RefCell<Vec<CountedPipe>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One of the pipes of this process.
-struct CountedPipe(Pipe);
+/// One of the pipes of this process. It is empty between two uses.
+struct CountedPipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+}
 
 impl CountedPipe {
     /// `None` if the process has all that it may have, or no descriptors left.
@@ -38,8 +41,8 @@ impl CountedPipe {
         let has_room = |open| (open < MAX_PIPES).then_some(open + 1);
         let order = Ordering::Relaxed;
         OPEN_PIPES.fetch_update(order, order, has_room).ok()?;
-        match Pipe::new() {
-            Ok(pipe) => Some(Self(pipe)),
+        match pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) {
+            Ok((reader, writer)) => Some(Self { reader, writer }),
             Err(_) => {
                 OPEN_PIPES.fetch_sub(1, order);
                 None
@@ -74,23 +77,27 @@ impl Connection {
             return Ok(0);
         }
         let kept = PIPES.with_borrow_mut(Vec::pop);
-        let Some(mut counted) = kept.or_else(CountedPipe::open) else {
+        let Some(pipe) = kept.or_else(CountedPipe::open) else {
             return Ok(0);
         };
-        let pipe = &mut counted.0;
+        let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let mut sent = 0;
         while sent < len && (sent == 0 || self.key_lasts()?) {
             let count = usize::try_from(len - sent).unwrap_or(PIECE_BYTES);
             let count = count.min(PIECE_BYTES);
-            let taking = || pipe.fill(source.as_fd(), count);
+            let taking = || Ok(splice(source, None, &pipe.writer, None, count, flags)?);
             let taken = tokio::time::timeout(silence, source.async_io(Interest::READABLE, taking));
             let taken = taken.await.unwrap_or(Err(io::ErrorKind::TimedOut.into()));
-            match taken.map_err(SourceFault::error)? {
-                0 => return Err(SourceFault::error(io::ErrorKind::UnexpectedEof.into())),
-                taken => sent += taken as u64,
+            let mut held = taken.map_err(SourceFault::error)?;
+            if held == 0 {
+                return Err(SourceFault::error(io::ErrorKind::UnexpectedEof.into()));
             }
-            while pipe.held_bytes() > 0 {
-                let emptied = self.written(|socket| pipe.empty(socket)).await?;
+            sent += held as u64;
+            while held > 0 {
+                let emptied = self
+                    .written(|socket| Ok(splice(&pipe.reader, None, socket, None, held, flags)?))
+                    .await?;
+                held = held.saturating_sub(emptied);
                 self.state.partial_bytes += emptied as u64;
             }
         }
@@ -99,7 +106,7 @@ impl Connection {
         }
         PIPES.with_borrow_mut(|kept| {
             if kept.len() < KEPT_PIPES {
-                kept.push(counted);
+                kept.push(pipe);
             }
         });
         Ok(sent)

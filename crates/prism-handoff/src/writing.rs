@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+
+use rustix::fs::sendfile;
 
 use crate::connection::Connection;
 use crate::connection_state::ConnectionState;
@@ -48,7 +49,10 @@ impl Connection {
                 .unwrap_or(SENDFILE_BYTES)
                 .min(SENDFILE_BYTES);
             let sent = self
-                .written(|s| prism_sys::sendfile::sendfile(s, file.as_fd(), at, count))
+                .written(|socket| {
+                    let mut from = at;
+                    Ok(sendfile(socket, file, Some(&mut from), count)?)
+                })
                 .await?;
             if sent == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());

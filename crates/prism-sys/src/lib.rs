@@ -12,9 +12,7 @@ pub mod clock;
 pub mod diag;
 pub mod lab;
 pub mod listen;
-pub mod pipe;
 pub mod process;
-pub mod sendfile;
 pub mod tcp;
 pub mod writeback;
 

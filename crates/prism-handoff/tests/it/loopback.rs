@@ -1,7 +1,7 @@
 //! Nodes on loopback without a switch, and so without privilege: clients, relaying, limits,
 //! and the end of a node.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Seek, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -211,6 +211,37 @@ fn bytes_of_another_socket_are_sent_in_order_and_its_end_or_silence_is_told() {
         drop(server);
         let ended = accepted.send_stream(&source, 1, silence).await.unwrap_err();
         assert_eq!(ended.kind(), ErrorKind::UnexpectedEof);
+    });
+}
+
+#[test]
+fn a_part_of_a_file_is_sent_in_order_and_its_early_end_is_told() {
+    const LEN: usize = 20_000_000;
+    let cluster = Cluster::new();
+    run(async {
+        let mut near = cluster.node("near", &Arc::default()).await;
+        let mut client = cluster.client().await;
+        let mut accepted = next_client(&mut near).await;
+        let bytes: Vec<u8> = (0..LEN).map(|n| (n * 7 % 251) as u8).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        let len = LEN as u64 - 1000;
+        let mut got = vec![0; LEN - 1000];
+        let reading = async {
+            // The socket is full before the client begins.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            client.read_exact(&mut got).await.unwrap();
+        };
+        let (sent, ()) = tokio::join!(accepted.send_file(&file, 1000, len), reading);
+        sent.unwrap();
+        assert_eq!(accepted.partial_bytes(), len);
+        assert!(got == bytes[1000..]);
+        // The position of the file is not used.
+        assert_eq!(file.stream_position().unwrap(), LEN as u64);
+        let ended = accepted.send_file(&file, LEN as u64 - 3, 4).await;
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        let refused = accepted.send_file(&file, u64::MAX - 1, 1).await;
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput);
     });
 }
 

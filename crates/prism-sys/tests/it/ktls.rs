@@ -1,14 +1,14 @@
 //! Records that the kernel makes, read by a peer that knows the keys, and connections that move
 //! within them. Without TLS in the kernel, each test says so and passes.
 
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::common::{self, DOWN, Net, bytes, eventually, privileged};
 use crate::peer::{Peer, SUITES, Suite};
-use prism_sys::sendfile::sendfile;
 use prism_sys::tcp::ktls::{self, ContentType, KtlsError, Offered, ProbeError};
 use prism_sys::tcp::{Freezer, Paused};
 
@@ -125,7 +125,7 @@ fn client(stream: &TcpStream, suite: Suite) -> Peer {
 }
 
 /// A file that holds this part of the stream, after some bytes of another kind.
-fn file(skip: usize, offset: u64, length: usize) -> std::fs::File {
+fn file(skip: usize, offset: u64, length: usize) -> File {
     let mut file = tempfile();
     file.write_all(&vec![0xff; skip]).unwrap();
     file.write_all(&bytes(DOWN, offset, length)).unwrap();
@@ -133,7 +133,13 @@ fn file(skip: usize, offset: u64, length: usize) -> std::fs::File {
     file
 }
 
-fn tempfile() -> std::fs::File {
+/// Sends up to `count` bytes of `file` from `offset`.
+fn send_file(socket: &OwnedFd, file: &File, mut offset: u64, count: usize) -> io::Result<usize> {
+    let sent = rustix::fs::sendfile(socket, file, Some(&mut offset), count)?;
+    Ok(sent)
+}
+
+fn tempfile() -> File {
     use std::os::unix::fs::OpenOptionsExt;
     std::fs::OpenOptions::new()
         .read(true)
@@ -182,7 +188,7 @@ fn files_heads_and_alerts_leave_as_records_of_every_suite() {
         let mut at = 0;
         eventually("the file is sent", 20, || {
             let from = (skip + at) as u64;
-            match sendfile(sender.fd.as_fd(), file.as_fd(), from, length - at) {
+            match send_file(&sender.fd, &file, from, length - at) {
                 Ok(sent) => at += sent,
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
@@ -229,7 +235,7 @@ fn records_go_on_after_each_hand_off() {
         for round in 0..6 {
             sender.write_all(40_000);
             let file = file(0, sender.written, 5_000);
-            let sent = sendfile(sender.fd.as_fd(), file.as_fd(), 0, 5_000).unwrap();
+            let sent = send_file(&sender.fd, &file, 0, 5_000).unwrap();
             sender.written += sent as u64;
             peer.read_plaintext(sender.written);
             (sender, _) = sender.hand_off(&net, (round + 1) % 2);
