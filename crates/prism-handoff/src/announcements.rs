@@ -72,7 +72,7 @@ async fn announce(control: &Control, owned: OwnedFlow) {
     let Announcement { term, pass, .. } = announcement;
     let command = owned.announcement();
     let outcome = control
-        .call_in_with(Stamp::Latest(term), pass, command, DEADLINE_NS)
+        .call_in(Stamp::Latest(term), pass, command, DEADLINE_NS)
         .await;
     let present = control.term();
     if (control.flows).on_announced(&announcement, outcome, present) {

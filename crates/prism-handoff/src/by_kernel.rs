@@ -5,7 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use prism_sys::tcp::ktls::{ContentType, send_record};
+use prism_sys::tcp::ktls::send_alert;
 use tokio::time::Instant;
 
 use crate::connection::{Connection, present};
@@ -96,8 +96,7 @@ impl Connection {
     pub(crate) async fn send_alert_by_kernel(&mut self) -> io::Result<()> {
         let alert = self.state.tls.as_mut().and_then(|tls| tls.alert.take());
         if let Some(alert) = alert {
-            self.written(|socket| send_record(socket, ContentType::Alert, &alert))
-                .await?;
+            self.written(|socket| send_alert(socket, &alert)).await?;
         }
         Ok(())
     }

@@ -171,7 +171,7 @@ impl Claims {
             known.epoch.set(Some(epoch));
             let command = claim::command(known.flow, known.here, epoch);
             drop(known);
-            let outcome = control.call(command, claim::DEADLINE_NS).await;
+            let outcome = control.call(None, command, claim::DEADLINE_NS).await;
             match (Claim::of(outcome), claimed.upgrade()) {
                 (Claim::Held, Some(known)) => {
                     control.note(outcome, known.here);

@@ -19,7 +19,7 @@ use tokio::io::unix::{AsyncFd, AsyncFdReadyMutGuard};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::control::Control;
+use crate::control::{Control, Stamp};
 
 /// The interval of look-ups without a report, in case a report was lost.
 const RESCAN: Duration = Duration::from_secs(5);
@@ -110,7 +110,9 @@ impl ClosedSockets {
             if self.control.outages.is_silent() {
                 self.control.outages.over().await;
             }
-            let asked = self.control.call(remains.query(), RELEASE_DEADLINE_NS);
+            let asked = self
+                .control
+                .call(None, remains.query(), RELEASE_DEADLINE_NS);
             let CommandOutcome::Answered(answer) = asked.await else {
                 continue;
             };
@@ -344,8 +346,8 @@ async fn ask(control: Rc<Control>, release: Release) -> (Release, CommandOutcome
         flow: release.flow,
         owner: Owner::NONE,
     };
-    let term = release.term.unwrap_or_else(|| control.term());
-    let asked = control.call_in(term, command, RELEASE_DEADLINE_NS);
+    let stamp = Stamp::Latest(release.term.unwrap_or_else(|| control.term()));
+    let asked = control.call_in(stamp, None, command, RELEASE_DEADLINE_NS);
     (release, asked.await)
 }
 

@@ -225,7 +225,7 @@ fn commands_beyond_those_under_way_wait_for_their_turn_and_none_is_lost() {
                 owner: Owner::NONE,
             };
             let control = control.clone();
-            calls.spawn_local(async move { control.call(command, 60_000_000_000).await });
+            calls.spawn_local(async move { control.call(None, command, 60_000_000_000).await });
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         switch.is_out.store(false, Ordering::Relaxed);

@@ -189,37 +189,22 @@ impl Control {
         counters.control_refused.add(new.refused_datagrams);
     }
 
-    /// Sends a command and waits for its end. If too many are under way, it waits for others to end
-    /// first. Dropping the future forgets the command, which the switch may apply nevertheless.
-    pub(crate) async fn call(&self, command: Command, deadline_ns: u64) -> CommandOutcome {
-        self.call_with(None, command, deadline_ns).await
-    }
-
-    /// [`Self::call`] with the pass of the flow's owner, if there is one.
-    pub(crate) async fn call_with(
+    /// Sends a command, with the pass of the flow's owner if there is one, and waits for its end.
+    /// If too many are under way, it waits for others to end first. Dropping the future forgets
+    /// the command, which the switch may apply nevertheless.
+    pub(crate) async fn call(
         &self,
         pass: Option<Pass>,
         command: Command,
         deadline_ns: u64,
     ) -> CommandOutcome {
         let stamp = Stamp::Latest(self.term_of(&command.flow));
-        self.call_in_with(stamp, pass, command, deadline_ns).await
+        self.call_in(stamp, pass, command, deadline_ns).await
     }
 
     /// The term in which the switch has confirmed the flow; the present one if it has not.
     pub(crate) fn term_of(&self, flow: &FlowKey) -> Term {
         self.flows.term_of(flow).unwrap_or_else(|| self.term())
-    }
-
-    /// [`Self::call`] for a flow that the switch has confirmed in the term `stamp`.
-    pub(crate) async fn call_in(
-        &self,
-        stamp: Term,
-        command: Command,
-        deadline_ns: u64,
-    ) -> CommandOutcome {
-        let stamp = Stamp::Latest(stamp);
-        self.call_in_with(stamp, None, command, deadline_ns).await
     }
 
     /// Signs with the node's present key, until dropped.
@@ -233,8 +218,8 @@ impl Control {
         }
     }
 
-    /// [`Self::call`] with a stamp and a pass.
-    pub(crate) async fn call_in_with(
+    /// [`Self::call`] in the term of `stamp`.
+    pub(crate) async fn call_in(
         &self,
         stamp: Stamp,
         pass: Option<Pass>,
@@ -321,7 +306,7 @@ impl Control {
     pub(crate) async fn refresh_clock(&self) {
         let mut is_known = self.switch_clock_ns().is_some();
         loop {
-            let outcome = self.call(clock_query(), CLOCK_DEADLINE_NS).await;
+            let outcome = self.call(None, clock_query(), CLOCK_DEADLINE_NS).await;
             if !is_known && self.switch_clock_ns().is_some() {
                 is_known = true;
                 self.counters.workers_steering.add_one();

@@ -114,7 +114,7 @@ async fn try_export(
     let mut record = record(connection);
     let control = reachable_switch(worker)?;
     let client = connection.client();
-    if worker.process.is_leaving(peer) || !peers.has_family_of(peer, client.ip()) {
+    if worker.process.is_leaving(peer) || peers.address_for(peer, client.ip()).is_none() {
         return Err(Kept::TargetRefused(Refusal::Unwilling));
     }
     let settling = connection.state.settling.as_mut();

@@ -74,7 +74,7 @@ impl Handle {
     /// Whether `peer` has an address of the client's family, without which the connection cannot
     /// move there.
     pub fn has_family_of(&self, peer: &str, client: SocketAddr) -> bool {
-        self.peers.has_family_of(peer, client.ip())
+        self.peers.address_for(peer, client.ip()).is_some()
     }
 
     /// Waits for the end of an outage of the switch, until a minute after its beginning. Returns

@@ -1,9 +1,9 @@
-//! A worker as the switch and its agent know it, and its word by the node's key.
+//! A worker as the switch and its agent know it.
 
 use std::io;
 use std::net::IpAddr;
 
-use prism_proto::control::{Pass, Passage, RunId};
+use prism_proto::control::RunId;
 use prism_proto::steering::Steering;
 
 use crate::config::of_family;
@@ -43,20 +43,5 @@ impl WorkerIdentity {
     pub(crate) fn steering(&self) -> Steering {
         let SigningKey { key_id, key, .. } = self.switch.signing_key();
         Steering::new(key_id, key, fastrand::u64(..)).of_run(self.run)
-    }
-
-    /// This node's word that another one may take a flow from it.
-    pub(crate) fn pass(&self, to: &Passage) -> Option<Pass> {
-        self.switch.key.borrow().pass(to)
-    }
-
-    /// For a hand-off without a pass; `None` if all nodes share the key.
-    pub(crate) fn void_pass(&self) -> Option<Pass> {
-        self.switch.key.borrow().is_own.then_some(Pass::VOID)
-    }
-
-    /// This node's word that a pass which it has got is for another node.
-    pub(crate) fn onward(&self, pass: Pass, to: &Passage) -> Option<Pass> {
-        self.switch.key.borrow().onward(pass, to)
     }
 }

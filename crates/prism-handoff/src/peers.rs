@@ -138,11 +138,6 @@ impl Peers {
             .map(|address| address.ip())
     }
 
-    /// Whether the node `name` has an address of the family of `client`.
-    pub(crate) fn has_family_of(&self, name: &str, client: IpAddr) -> bool {
-        self.address_for(name, client).is_some()
-    }
-
     /// The address of the node `name` that is of the family of `client`.
     pub(crate) fn address_for(&self, name: &str, client: IpAddr) -> Option<IpAddr> {
         self.of_node(name, |node| of_family(&node.addresses, client))?

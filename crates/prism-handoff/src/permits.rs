@@ -19,7 +19,8 @@ pub(crate) fn permit(
 ) -> Option<Permit> {
     let source = worker.config.address_for(flow.client.ip())?;
     let to = passage(peers, channel, flow, epoch)?;
-    let pass = worker.control.as_ref()?.identity.pass(&to)?;
+    let key = &worker.control.as_ref()?.identity.switch.key;
+    let pass = key.borrow().pass(&to)?;
     Some(Permit { pass, source })
 }
 
@@ -32,8 +33,8 @@ pub(crate) fn permit_onward(
 ) -> Option<Permit> {
     let permit = hand_off.permit?;
     let to = passage(peers, channel, flow_of(hand_off), hand_off.epoch)?;
-    let control = worker.control.as_ref()?;
-    let pass = control.identity.onward(permit.pass, &to)?;
+    let key = &worker.control.as_ref()?.identity.switch.key;
+    let pass = key.borrow().onward(permit.pass, &to)?;
     Some(Permit { pass, ..permit })
 }
 
@@ -45,11 +46,12 @@ fn passage(peers: &Peers, channel: &Channel, flow: FlowKey, epoch: u64) -> Optio
 
 /// The word of this node that the source may take the flow back by its next command.
 pub(crate) fn pass_back(control: &Control, hand_off: &HandOff) -> Option<Pass> {
-    control.identity.pass(&Passage {
+    let to = Passage {
         flow: flow_of(hand_off),
         epoch: hand_off.epoch.saturating_add(1),
         via: hand_off.permit?.source,
-    })
+    };
+    control.identity.switch.key.borrow().pass(&to)
 }
 
 /// The flow of a hand-off.

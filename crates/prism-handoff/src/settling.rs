@@ -65,7 +65,7 @@ async fn settle(control: Rc<Control>, unsettled: Unsettled) {
             flow,
             owner,
         };
-        let outcome = control.call_with(pass, command, SETTLE_DEADLINE_NS).await;
+        let outcome = control.call(pass, command, SETTLE_DEADLINE_NS).await;
         control.note(outcome, owner);
         match outcome {
             CommandOutcome::Unanswered => {}

@@ -93,7 +93,7 @@ impl Driver<'_> {
                         None => Stamp::Latest(self.control.term_of(&flow)),
                     };
                     let outcome = (self.control)
-                        .call_in_with(stamp, self.pass, command, deadline_ns)
+                        .call_in(stamp, self.pass, command, deadline_ns)
                         .await;
                     (self.connection.state).note(self.control, outcome, here);
                     // The command that takes a frozen connection back blocks nothing.

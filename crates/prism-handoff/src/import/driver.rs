@@ -50,6 +50,8 @@ pub(super) async fn own_connection(
     let flow = flow_of(&hand_off);
     check_absence(worker, control, &flow, hand_off.epoch, peer).await?;
     let permit = hand_off.permit.map(|permit| permit.pass);
+    // A hand-off without a pass needs a void one, unless all nodes share the key.
+    let needs_pass = control.identity.switch.key.borrow().is_own;
     make_room(worker, &flow, hand_off.epoch);
     let (machine, mut action) = Import::start(worker.config.fence, flow, hand_off.epoch);
     let mut driver = Driver {
@@ -65,7 +67,7 @@ pub(super) async fn own_connection(
         control,
         hand_off,
         permit,
-        pass: permit.or_else(|| control.identity.void_pass()),
+        pass: permit.or(needs_pass.then_some(Pass::VOID)),
         machine,
         record,
     };
@@ -122,7 +124,7 @@ impl Driver<'_> {
 
     async fn steer(&mut self, command: Command, deadline_ns: u64) -> Event {
         let control = self.control;
-        let mut call = pin!(control.call_with(self.pass, command, deadline_ns));
+        let mut call = pin!(control.call(self.pass, command, deadline_ns));
         let outcome = match poll_once(call.as_mut()).await {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => {

@@ -58,7 +58,7 @@ pub(super) async fn check_absence(
         flow: *flow,
         owner: Owner::NONE,
     };
-    let outcome = control.call(query, CLAIM_DEADLINE_NS).await;
+    let outcome = control.call(None, query, CLAIM_DEADLINE_NS).await;
     let CommandOutcome::Answered(answer) = outcome else {
         return Err(Refusal::SwitchFailed);
     };

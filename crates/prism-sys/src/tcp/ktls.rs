@@ -14,9 +14,9 @@
 //! - These kernels take a key once. A session that has to change its sending key leaves by save and
 //!   restore, on the same host if need be, which gives a socket without kTLS.
 
+mod alert;
 mod info;
 mod offered;
-mod record;
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -28,9 +28,9 @@ use zeroize::Zeroizing;
 use crate::CallError;
 use crate::sockopt::{get, get_into, set_bytes};
 
+pub use alert::send_alert;
 use info::{LONG_BYTES, SEQUENCE_BYTES, SHORT_BYTES};
 pub use offered::{Offered, ProbeError};
-pub use record::{ContentType, send_record};
 
 /// The reason why the kernel does not do TLS for a socket, or for a direction of it.
 #[derive(Debug, thiserror::Error)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{self, DOWN, Net, bytes, eventually, privileged};
 use crate::peer::{Peer, SUITES, Suite};
-use prism_sys::tcp::ktls::{self, ContentType, KtlsError, Offered, ProbeError};
+use prism_sys::tcp::ktls::{self, KtlsError, Offered, ProbeError};
 use prism_sys::tcp::{Freezer, Paused};
 
 /// The sequence number of a record within a session, which cannot be guessed.
@@ -199,7 +199,7 @@ fn files_heads_and_alerts_leave_as_records_of_every_suite() {
         });
         sender.written = (100 + length) as u64;
         eventually("the alert is sent", 20, || {
-            match ktls::send_record(sender.fd.as_fd(), ContentType::Alert, &CLOSE_NOTIFY) {
+            match ktls::send_alert(sender.fd.as_fd(), &CLOSE_NOTIFY) {
                 Ok(sent) => assert_eq!(sent, CLOSE_NOTIFY.len()),
                 Err(error) => {
                     // The queue is full of the file.
@@ -211,7 +211,7 @@ fn files_heads_and_alerts_leave_as_records_of_every_suite() {
             true
         });
         sender.written += CLOSE_NOTIFY.len() as u64;
-        peer.read_until(ContentType::Alert);
+        peer.read_until_alert();
         assert_eq!(peer.last, CLOSE_NOTIFY);
         assert_eq!(peer.plaintext, (100 + length) as u64, "{suite:?}");
         // Full records but for the last and the alert.
@@ -339,7 +339,7 @@ fn wrong_orders_are_refused_and_leave_the_connection_as_it_was() {
     let info = suite.info(FIRST);
     assert!(matches!(ktls::set_tx(fd, &info), Err(KtlsError::NotSet)));
     assert!(matches!(ktls::tx_sequence(fd), Err(KtlsError::NotSet)));
-    let alert = ktls::send_record(fd, ContentType::Alert, &CLOSE_NOTIFY);
+    let alert = ktls::send_alert(fd, &CLOSE_NOTIFY);
     assert_eq!(alert.unwrap_err().kind(), ErrorKind::InvalidInput);
     ktls::attach(fd).unwrap();
     assert!(matches!(ktls::attach(fd), Err(KtlsError::Twice)));
