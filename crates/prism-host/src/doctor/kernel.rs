@@ -87,7 +87,7 @@ fn tcp_repair() -> Finding {
     };
     let outcome = match Paused::pause(server) {
         Ok(paused) => paused.resume().map_err(|error| error.to_string()),
-        Err(error) if matches!(error.reason, PauseFault::NotPermitted) => {
+        Err(error) if matches!(&error.reason, PauseFault::Kernel(call) if call.is_refused()) => {
             return subject.unknown("cannot be tried without CAP_NET_ADMIN", "run this as root");
         }
         Err(error) => Err(error.reason.to_string()),
@@ -139,7 +139,9 @@ fn program_fault(
     otherwise: &str,
     setting: &str,
 ) -> Finding {
-    if let ProgramError::NotPermitted(_) = error {
+    if let ProgramError::Kernel(call) = error
+        && call.is_refused()
+    {
         let mend = "run this as root; grant nodes CAP_NET_ADMIN and CAP_BPF";
         return subject.unknown(error.to_string(), mend);
     }

@@ -23,8 +23,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use super::bpf;
-use super::program::{self, ProgramError, failed};
-use crate::CallError;
+use super::program::{self, ProgramError};
+use crate::error::failed;
 use crate::sockopt::set;
 
 /// The upper half of the mark (`SO_MARK`) of frozen sockets. The lower half is the process's own.
@@ -71,7 +71,7 @@ impl Freezer {
         match socket.send_to(&[0], address) {
             // The program has dropped it.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
-            Err(source) => Err(CallError::of("sending on a marked socket")(source).into()),
+            Err(source) => Err(failed("sending on a marked socket")(source).into()),
             Ok(_) => Err(ProgramError::Leaks),
         }
     }

@@ -26,6 +26,7 @@ use prism_proto::tls::KernelKeys;
 use zeroize::Zeroizing;
 
 use crate::CallError;
+use crate::error::failed;
 use crate::sockopt::{get, get_into, set_bytes};
 
 pub use alert::send_alert;
@@ -41,15 +42,6 @@ pub enum KtlsError {
     /// the kernel lacks this version or cipher
     #[error("the kernel lacks this version or cipher")]
     NoCipher,
-    /// the connection is not established, or closed by the peer
-    #[error("the connection is not established, or closed by the peer")]
-    NotEstablished,
-    /// TLS is not attached, or this direction has no key
-    #[error("TLS is not attached, or this direction has no key")]
-    NotSet,
-    /// the socket has TLS, or the direction has a key, and this kernel takes it once
-    #[error("the socket has TLS, or the direction has a key, and this kernel takes it once")]
-    Twice,
     /// A call failed.
     #[error(transparent)]
     Kernel(#[from] CallError),
@@ -64,9 +56,7 @@ pub fn attach(fd: BorrowedFd<'_>) -> Result<(), KtlsError> {
     set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls").map_err(|error| {
         match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENOPROTOOPT) => KtlsError::NoTls,
-            Some(libc::ENOTCONN) => KtlsError::NotEstablished,
-            Some(libc::EEXIST) => KtlsError::Twice,
-            _ => CallError::of("TCP_ULP")(error).into(),
+            _ => failed("TCP_ULP")(error).into(),
         }
     })
 }
@@ -78,11 +68,8 @@ pub fn attach(fd: BorrowedFd<'_>) -> Result<(), KtlsError> {
 pub fn set_tx(fd: BorrowedFd<'_>, keys: &KernelKeys) -> Result<(), KtlsError> {
     set_bytes(fd, libc::SOL_TLS, libc::TLS_TX, &info::encode(keys)).map_err(|error| {
         match error.raw_os_error() {
-            Some(libc::EBUSY) => KtlsError::Twice,
-            // TLS's options are nobody's without TCP_ULP.
-            Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP) => KtlsError::NotSet,
             Some(libc::ENOENT | libc::EINVAL) => KtlsError::NoCipher,
-            _ => CallError::of("TLS_TX")(error).into(),
+            _ => failed("TLS_TX")(error).into(),
         }
     })
 }
@@ -90,18 +77,14 @@ pub fn set_tx(fd: BorrowedFd<'_>, keys: &KernelKeys) -> Result<(), KtlsError> {
 /// Sequence number of the next record to be sent: all before it are encrypted,
 /// though perhaps not in TCP's hands yet (see the module).
 pub fn tx_sequence(fd: BorrowedFd<'_>) -> Result<u64, KtlsError> {
-    let refused = |error: io::Error| match error.raw_os_error() {
-        Some(libc::EBUSY | libc::ENOPROTOOPT | libc::EOPNOTSUPP) => KtlsError::NotSet,
-        _ => CallError::of("TLS_TX")(error).into(),
-    };
     // The kernel wants the exact length; the header says which.
-    let header: u32 = get(fd, libc::SOL_TLS, libc::TLS_TX).map_err(refused)?;
+    let header: u32 = get(fd, libc::SOL_TLS, libc::TLS_TX).map_err(failed("TLS_TX"))?;
     let [_, _, low, high] = header.to_ne_bytes();
-    match u16::from_ne_bytes([low, high]) {
+    let sequence = match u16::from_ne_bytes([low, high]) {
         libc::TLS_CIPHER_AES_GCM_128 => sequence_of::<SHORT_BYTES>(fd),
         _ => sequence_of::<LONG_BYTES>(fd),
-    }
-    .map_err(refused)
+    };
+    Ok(sequence.map_err(failed("TLS_TX"))?)
 }
 
 /// Reads all parameters, with the key, which is wiped, and gives their end.

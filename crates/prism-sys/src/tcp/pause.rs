@@ -8,6 +8,7 @@ use super::freeze::{self, Freezer};
 use super::info::{TcpInfo, TcpStateName};
 use super::options;
 use crate::CallError;
+use crate::error::failed;
 
 /// A connection in repair mode, which can be saved, resumed, or closed without the peer's
 /// knowledge. `S` owns the socket's descriptor.
@@ -39,25 +40,9 @@ pub enum PauseFault {
     /// the connection is in state {0:?}; only Established and CloseWait can be handed off
     #[error("the connection is in state {0:?}; only Established and CloseWait can be handed off")]
     State(TcpStateName),
-    /// the descriptor is no TCP socket
-    #[error("the descriptor is no TCP socket")]
-    NotTcp,
-    /// CAP_NET_ADMIN is missing
-    #[error("CAP_NET_ADMIN is missing")]
-    NotPermitted,
     /// A call failed.
     #[error(transparent)]
     Kernel(#[from] CallError),
-}
-
-impl PauseFault {
-    pub(super) fn of(call: &'static str, source: io::Error) -> Self {
-        match source.raw_os_error() {
-            Some(libc::EPERM) => Self::NotPermitted,
-            Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP | libc::ENOTSOCK) => Self::NotTcp,
-            _ => CallError { call, source }.into(),
-        }
-    }
 }
 
 /// The kernel would not let the connection out of repair mode. The socket is
@@ -92,7 +77,7 @@ impl<S: AsFd> Paused<S> {
     /// [`PauseError`], with the untouched socket in it.
     pub fn freeze(fd: S, freezer: &Freezer) -> Result<Self, PauseError<S>> {
         if let Err(error) = freezer.silence(fd.as_fd()) {
-            let reason = PauseFault::of("SO_ATTACH_BPF", error);
+            let reason = failed("SO_ATTACH_BPF")(error).into();
             return Err(PauseError { fd, reason });
         }
         let mut paused = Self::pause(fd).inspect_err(|error| {
@@ -164,11 +149,11 @@ impl<S: AsFd> Drop for Paused<S> {
 
 /// Checks the state first, so a refused socket is unchanged.
 fn enter_repair(fd: BorrowedFd<'_>) -> Result<TcpInfo, PauseFault> {
-    let info = TcpInfo::read(fd).map_err(|error| PauseFault::of("TCP_INFO", error))?;
+    let info = TcpInfo::read(fd).map_err(failed("TCP_INFO"))?;
     match info.state {
         TcpStateName::Established | TcpStateName::CloseWait => {}
         state => return Err(PauseFault::State(state)),
     }
-    options::repair_on(fd).map_err(|error| PauseFault::of("TCP_REPAIR", error))?;
+    options::repair_on(fd).map_err(failed("TCP_REPAIR"))?;
     Ok(info)
 }

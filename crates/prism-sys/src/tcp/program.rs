@@ -1,10 +1,10 @@
 //! Programs on the control group of this process.
 
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::{bpf, group};
 use crate::CallError;
+use crate::error::failed;
 
 /// The reason why a program cannot be attached, or does not work.
 #[derive(Debug, thiserror::Error)]
@@ -15,19 +15,9 @@ pub enum ProgramError {
     /// A frozen socket has sent a packet
     #[error("the control group's egress program does not stop the packets of frozen sockets")]
     Leaks,
-    /// CAP_NET_ADMIN or CAP_BPF is missing
-    #[error("{0}: CAP_NET_ADMIN or CAP_BPF is missing")]
-    NotPermitted(&'static str),
     /// A call failed.
     #[error(transparent)]
     Kernel(#[from] CallError),
-}
-
-pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> ProgramError {
-    move |source| match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => ProgramError::NotPermitted(call),
-        _ => CallError { call, source }.into(),
-    }
 }
 
 /// Loads a program and attaches it to the control group of this process, until the
@@ -40,6 +30,6 @@ pub(super) fn attach(
     let own = group::open().map_err(failed("opening the control group"))?;
     let own = own.ok_or(ProgramError::NoGroup)?;
     let program = bpf::load(kind, program).map_err(failed("loading a program"))?;
-    bpf::attach(program.as_fd(), own.as_fd(), attach_type)
-        .map_err(failed("attaching a program to the control group"))
+    let attached = bpf::attach(program.as_fd(), own.as_fd(), attach_type);
+    Ok(attached.map_err(failed("attaching a program to the control group"))?)
 }

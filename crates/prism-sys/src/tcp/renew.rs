@@ -21,9 +21,10 @@ use super::freeze::{self, Freezer};
 use super::initial_window::InitialWindow;
 use super::options::{self, Queue};
 use super::pause::{PauseFault, Paused};
-use super::restore::{MAX_WINDOW_SEGMENTS, NEW_WINDOW_SEGMENTS, RestoreError, Unconnected, failed};
+use super::restore::{MAX_WINDOW_SEGMENTS, NEW_WINDOW_SEGMENTS, RestoreError, Unconnected};
 use super::save::SaveError;
 use super::send_queue::queue_all;
+use crate::error::failed;
 
 /// The reason why a socket was not renewed.
 #[derive(Debug, thiserror::Error)]
@@ -97,17 +98,17 @@ pub fn renew(
     options::repair_off_silently(fd).map_err(lost_by("TCP_REPAIR"))?;
     freeze::give_voice(fd).map_err(lost_by("SO_DETACH_FILTER"))?;
     drop(guard);
-    queue_all(fd, &[state.sent, state.unsent].concat())?;
+    queue_all(fd, &[state.sent, state.unsent].concat()).map_err(RestoreError::from)?;
     Ok(true)
 }
 
 fn lost_by<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> RenewError {
-    move |error| failed(call)(error.into()).into()
+    move |error| RestoreError::from(failed(call)(error.into())).into()
 }
 
 fn local_address(fd: BorrowedFd<'_>) -> Result<SocketAddr, RenewError> {
     let address = SockRef::from(&fd).local_addr();
-    let address = address.map_err(|error| PauseFault::of("getsockname", error))?;
+    let address = address.map_err(|error| PauseFault::from(failed("getsockname")(error)))?;
     Ok(address.as_socket().ok_or(SaveError::NotIp)?)
 }
 

@@ -37,6 +37,7 @@ use super::pause::ResumeError;
 use super::send_queue::{fill_send_queue, unlock_buffers};
 use super::silent::Silent;
 use crate::CallError;
+use crate::error::failed;
 use crate::sockopt;
 
 /// The `TCP_LINGER2` of a restored half-closed connection, in seconds. The kernel raises it to 3.5
@@ -110,32 +111,12 @@ pub enum RestoreError {
     /// {0} is not an address of this host
     #[error("{0} is not an address of this host")]
     NotLocal(SocketAddr),
-    /// there is no route to {0}
-    #[error("there is no route to {0}")]
-    NoRoute(SocketAddr),
     /// the saved state contradicts itself: {0}
     #[error("the saved state contradicts itself: {0}")]
     BadState(&'static str),
-    /// CAP_NET_ADMIN is missing
-    #[error("CAP_NET_ADMIN is missing")]
-    NotPermitted,
-    /// the kernel has no memory, or no descriptor, for the connection
-    #[error("no memory or descriptor for the connection: {0}")]
-    NoResources(#[source] io::Error),
     /// A call failed.
     #[error(transparent)]
     Kernel(#[from] CallError),
-}
-
-/// Names the call that failed, where the error number says nothing special.
-pub(super) fn failed(call: &'static str) -> impl FnOnce(io::Error) -> RestoreError {
-    move |source| match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => RestoreError::NotPermitted,
-        Some(libc::ENOMEM | libc::ENOBUFS | libc::EMFILE | libc::ENFILE) => {
-            RestoreError::NoResources(source)
-        }
-        _ => CallError { call, source }.into(),
-    }
 }
 
 /// Builds a socket for the connection, bound to `bind`, still in repair mode.
@@ -174,8 +155,7 @@ impl Blank {
     /// likely, has this clamp of segment sizes.
     ///
     /// # Errors
-    /// [`RestoreError::NotLocal`], [`RestoreError::NotPermitted`],
-    /// [`RestoreError::NoResources`] or [`RestoreError::Kernel`].
+    /// [`RestoreError::NotLocal`] or [`RestoreError::Kernel`].
     pub fn new(bind: SocketAddr, mss_clamp_bytes: u16) -> Result<Self, RestoreError> {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new_raw(Domain::for_address(bind), kind, Some(Protocol::TCP))
@@ -198,7 +178,7 @@ impl Blank {
             .bind(&bind.into())
             .map_err(|error| match error.raw_os_error() {
                 Some(libc::EADDRNOTAVAIL) => RestoreError::NotLocal(bind),
-                _ => failed("bind")(error),
+                _ => failed("bind")(error).into(),
             })?;
         Ok(Self {
             socket,
@@ -213,7 +193,7 @@ impl Blank {
     /// [`Restored::go_live`]. It takes segments all the time.
     ///
     /// # Errors
-    /// [`RestoreError::NotPermitted`] or [`RestoreError::Kernel`].
+    /// [`RestoreError::Kernel`].
     pub fn mute(mut self, freezer: &Freezer) -> Result<Self, RestoreError> {
         let muted = freezer.mute(self.socket.as_fd());
         muted.map_err(failed("SO_MARK"))?;
@@ -376,8 +356,7 @@ impl Unconnected<'_> {
             .connect(&state.remote.into())
             .map_err(|error| match error.raw_os_error() {
                 Some(libc::EADDRNOTAVAIL | libc::EADDRINUSE) => taken(state, self.bound),
-                Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => RestoreError::NoRoute(state.remote),
-                _ => failed("connect")(error),
+                _ => failed("connect")(error).into(),
             })?;
         if large_window {
             unlock_buffers(fd)?;
@@ -408,7 +387,7 @@ fn first_send_seq(state: &TcpState) -> u32 {
 
 /// Enlarges the buffer for the window that the source has announced, which the default buffer would
 /// not hold. It comes before `connect`, which derives the limit of later windows from it.
-fn raise_receive_buffer(fd: BorrowedFd<'_>, window: u32) -> Result<(), RestoreError> {
+fn raise_receive_buffer(fd: BorrowedFd<'_>, window: u32) -> Result<(), CallError> {
     // The kernel doubles the value, and counts half of the buffer as window.
     let bytes = (window as usize).min(MAX_QUEUE_BYTES) as i32;
     sockopt::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes)
@@ -419,7 +398,7 @@ fn raise_receive_buffer(fd: BorrowedFd<'_>, window: u32) -> Result<(), RestoreEr
 fn set_window(fd: BorrowedFd<'_>, state: &TcpState) -> Result<(), RestoreError> {
     options::set_window(fd, &state.window).map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => RestoreError::BadState("the windows contradict the sequence numbers"),
-        _ => failed("TCP_REPAIR_WINDOW")(error),
+        _ => failed("TCP_REPAIR_WINDOW")(error).into(),
     })
 }
 
@@ -441,7 +420,7 @@ fn set_behaviour(
     if let Some(keepalive) = &behaviour.keepalive {
         options::set_keepalive(fd, keepalive).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => RestoreError::BadState("a keepalive time is out of range"),
-            _ => failed("SO_KEEPALIVE")(error),
+            _ => failed("SO_KEEPALIVE")(error).into(),
         })?;
     }
     if behaviour.user_timeout_ms != 0 {
@@ -452,7 +431,7 @@ fn set_behaviour(
 }
 
 /// Ends the input of a half-closed connection: see the head of this module.
-fn end_input(fd: BorrowedFd<'_>) -> Result<(), RestoreError> {
+fn end_input(fd: BorrowedFd<'_>) -> Result<(), CallError> {
     options::set_fin_wait2_s(fd, FIN_WAIT2_S).map_err(failed("TCP_LINGER2"))?;
     SockRef::from(&fd)
         .shutdown(std::net::Shutdown::Read)

@@ -8,7 +8,8 @@ use prism_proto::MAX_QUEUE_BYTES;
 use rustix::net::SendFlags;
 
 use super::options::{self, Queue};
-use super::restore::{RestoreError, failed};
+use crate::CallError;
+use crate::error::failed;
 use crate::sockopt;
 
 /// The smallest piece tried when the kernel has no memory for a larger one.
@@ -20,19 +21,19 @@ const SEND_OVERHEAD: usize = 3;
 
 /// Returns the sizes of both buffers to the kernel's autotuning, which a size that was set by hand
 /// ends.
-pub(super) fn unlock_buffers(fd: BorrowedFd<'_>) -> Result<(), RestoreError> {
+pub(super) fn unlock_buffers(fd: BorrowedFd<'_>) -> Result<(), CallError> {
     sockopt::set(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &0_i32).map_err(failed("SO_BUF_LOCK"))
 }
 
 /// Puts back the bytes that were sent and not acknowledged. They count as sent, and the
 /// retransmission timer repeats them.
-pub(super) fn fill_send_queue(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), RestoreError> {
+pub(super) fn fill_send_queue(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), CallError> {
     options::select_queue(fd, Queue::Send).map_err(failed("TCP_REPAIR_QUEUE"))?;
     queue_all(fd, bytes)
 }
 
 /// Puts all of `bytes`, which have been in a send queue before, into that of `fd`.
-pub(super) fn queue_all(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), RestoreError> {
+pub(super) fn queue_all(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), CallError> {
     let rest = queue_bytes(fd, bytes)?;
     if rest.is_empty() {
         return Ok(());
@@ -49,19 +50,19 @@ pub(super) fn queue_all(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), RestoreE
         Ok(())
     } else {
         let full = io::Error::from_raw_os_error(libc::ENOBUFS);
-        Err(RestoreError::NoResources(full))
+        Err(failed("send")(full))
     }
 }
 
 /// The kernel doubles `bytes`.
-fn set_send_buffer(fd: BorrowedFd<'_>, bytes: i32) -> Result<(), RestoreError> {
+fn set_send_buffer(fd: BorrowedFd<'_>, bytes: i32) -> Result<(), CallError> {
     sockopt::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes)
         .map_err(failed("SO_SNDBUFFORCE"))
 }
 
 /// Queues as many bytes as fit, and returns the rest. If the kernel has no memory for one large
 /// piece, it tries smaller ones.
-fn queue_bytes<'a>(fd: BorrowedFd<'_>, mut rest: &'a [u8]) -> Result<&'a [u8], RestoreError> {
+fn queue_bytes<'a>(fd: BorrowedFd<'_>, mut rest: &'a [u8]) -> Result<&'a [u8], CallError> {
     let mut chunk = rest.len();
     while !rest.is_empty() {
         let piece = rest.get(..chunk).unwrap_or(rest);
