@@ -168,7 +168,6 @@ mod splicing;
 mod stream;
 mod switch_check;
 pub mod trace;
-mod versions;
 mod wait_timer;
 mod worker;
 mod writing;

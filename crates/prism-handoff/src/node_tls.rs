@@ -10,14 +10,13 @@ use prism_proto::node::{
 };
 use prism_tls::{Capture, Handshake, HandshakeError, Session};
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use rustls::{AlertDescription, ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::peer_shares::Admitted;
 use crate::silence::MAX_SILENCE;
-use crate::versions;
 use prism_pki::Identity;
 
 /// The largest number of bytes of a handshake: a chain of certificates and little else.
@@ -70,7 +69,7 @@ pub(crate) async fn connect(
     let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
     let mut handshake = Handshake::new(connection.into(), capture, MAX_HANDSHAKE_BYTES);
     let shaken = shake_hands(&mut tcp, &mut handshake).await;
-    shaken.map_err(|error| versions::of_refusal(error, versions))?;
+    shaken.map_err(|error| name_versions(error, versions))?;
     secured(tcp, handshake, purpose)
 }
 
@@ -84,14 +83,13 @@ pub(crate) async fn accept(
     let capture = Capture::default();
     let mut config = ServerConfig::clone(&identity.present().server);
     // The server's order decides.
-    let versions = HAND_OFF_VERSIONS.iter().chain(RELAY_VERSIONS);
-    config.alpn_protocols = versions.map(|version| version.to_vec()).collect();
+    let versions = [HAND_OFF_VERSIONS, RELAY_VERSIONS].concat();
+    config.alpn_protocols = versions.iter().map(|version| version.to_vec()).collect();
     config.key_log = capture.key_log();
     let connection = ServerConnection::new(Arc::new(config)).map_err(io::Error::other)?;
     let mut handshake = Handshake::new(connection.into(), capture, MAX_HANDSHAKE_BYTES);
-    let differ = versions::differ(&tcp).await;
     let shaken = shake_hands(&mut tcp, &mut handshake).await;
-    shaken.map_err(|error| differ.unwrap_or(error))?;
+    shaken.map_err(|error| name_versions(error, &versions))?;
     let name = (handshake.state().peer_certificates())
         .and_then(|chain| known(chain.first()?))
         .ok_or_else(|| io::Error::other("its certificate names no node of this cluster"))?;
@@ -101,6 +99,26 @@ pub(crate) async fn accept(
     };
     let secured = secured(tcp, handshake, purpose)?;
     Ok((secured, purpose, name))
+}
+
+/// Names the versions of this node, `ours`, in the error of two nodes that share none: TLS's own
+/// error names no version. Any other error stays as it is.
+fn name_versions(error: io::Error, ours: &[&[u8]]) -> io::Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match inner {
+        Some(
+            HandshakeError::Refused(AlertDescription::NoApplicationProtocol)
+            | HandshakeError::Incompatible(rustls::Error::NoApplicationProtocol),
+        ) => {
+            let ours: Vec<_> = ours.iter().copied().map(String::from_utf8_lossy).collect();
+            io::Error::other(format!(
+                "it speaks none of this node's versions, {}; its log names its own ones: upgrade \
+                 the older one of the two nodes, by way of a release between them",
+                ours.join(", ")
+            ))
+        }
+        _ => error,
+    }
 }
 
 /// Runs a handshake to its end.
