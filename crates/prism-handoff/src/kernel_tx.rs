@@ -22,18 +22,7 @@ pub(crate) const RECORDS_FOR_PIECE: u64 = 1024;
 
 /// A socket whose output the kernel seals.
 #[derive(Debug)]
-pub(crate) struct KernelTx {
-    /// The bytes of a record beyond its plaintext.
-    overhead_bytes: u64,
-    first_sequence: u64,
-    /// The bytes that TCP had before the first record.
-    first_queued: u64,
-    /// Plaintext that the kernel took.
-    written: u64,
-    /// The number of records that the key was good for at first, and a lower bound now.
-    all_records: u64,
-    records_left: u64,
-}
+pub(crate) struct KernelTx(pub(crate) KernelState);
 
 /// Whether the kernel can seal for this session, and for long enough.
 pub(crate) fn is_worthwhile(session: &Session, offered: &Offered) -> bool {
@@ -56,64 +45,40 @@ impl KernelTx {
             (session.write_from_kernel(first_sequence)).map_err(io::Error::other)?;
             return Err(io::Error::other(error));
         }
-        Ok(Self {
+        Ok(Self(KernelState {
             overhead_bytes: overhead_bytes as u64,
             first_sequence,
             first_queued,
             written: 0,
             all_records,
             records_left: all_records,
-        })
-    }
-
-    /// The numbers that another process needs to go on with the socket.
-    pub(crate) fn save(&self) -> KernelState {
-        KernelState {
-            overhead_bytes: self.overhead_bytes,
-            first_sequence: self.first_sequence,
-            first_queued: self.first_queued,
-            written: self.written,
-            all_records: self.all_records,
-            records_left: self.records_left,
-        }
-    }
-
-    /// The inverse of [`Self::save`].
-    pub(crate) fn restore(saved: &KernelState) -> Self {
-        Self {
-            overhead_bytes: saved.overhead_bytes,
-            first_sequence: saved.first_sequence,
-            first_queued: saved.first_queued,
-            written: saved.written,
-            all_records: saved.all_records,
-            records_left: saved.records_left,
-        }
+        }))
     }
 
     /// Notes that the kernel has taken this many bytes of plaintext in one call.
     pub(crate) fn took(&mut self, bytes: usize) {
-        self.written += bytes as u64;
+        self.0.written += bytes as u64;
         // An upper bound: each call may begin and end a record early.
         let records = bytes / MAX_PLAINTEXT_BYTES + 2;
-        self.records_left = self.records_left.saturating_sub(records as u64);
+        self.0.records_left = self.0.records_left.saturating_sub(records as u64);
     }
 
     /// Whether the key is good for at least this many records more.
     pub(crate) fn lasts(&mut self, fd: BorrowedFd<'_>, records: u64) -> io::Result<bool> {
-        if self.records_left < records {
-            let made = sequence(fd)?.saturating_sub(self.first_sequence);
-            self.records_left = self.all_records.saturating_sub(made);
+        if self.0.records_left < records {
+            let made = sequence(fd)?.saturating_sub(self.0.first_sequence);
+            self.0.records_left = self.0.all_records.saturating_sub(made);
         }
-        Ok(self.records_left >= records)
+        Ok(self.0.records_left >= records)
     }
 
     /// Whether TCP has every record, and none is unfinished. Only then can the connection be saved,
     /// or our direction be closed.
     pub(crate) fn is_settled(&self, fd: BorrowedFd<'_>) -> io::Result<bool> {
-        let records = sequence(fd)?.wrapping_sub(self.first_sequence);
-        let overhead = records.wrapping_mul(self.overhead_bytes);
-        let queued = ktls::queued_bytes(fd)?.wrapping_sub(self.first_queued);
-        Ok(queued == self.written.wrapping_add(overhead))
+        let records = sequence(fd)?.wrapping_sub(self.0.first_sequence);
+        let overhead = records.wrapping_mul(self.0.overhead_bytes);
+        let queued = ktls::queued_bytes(fd)?.wrapping_sub(self.0.first_queued);
+        Ok(queued == self.0.written.wrapping_add(overhead))
     }
 }
 
@@ -152,19 +117,19 @@ mod tests {
 
     #[test]
     fn records_are_never_counted_too_low() {
-        let mut tx = KernelTx {
+        let mut tx = KernelTx(KernelState {
             overhead_bytes: 22,
             first_sequence: 0,
             first_queued: 0,
             written: 0,
             all_records: 100,
             records_left: 100,
-        };
+        });
         tx.took(1);
         tx.took(3 * MAX_PLAINTEXT_BYTES);
-        assert_eq!(tx.records_left, 100 - 2 - 5);
-        assert_eq!(tx.written, 1 + 3 * MAX_PLAINTEXT_BYTES as u64);
+        assert_eq!(tx.0.records_left, 100 - 2 - 5);
+        assert_eq!(tx.0.written, 1 + 3 * MAX_PLAINTEXT_BYTES as u64);
         tx.took(1 << 30);
-        assert_eq!(tx.records_left, 0);
+        assert_eq!(tx.0.records_left, 0);
     }
 }

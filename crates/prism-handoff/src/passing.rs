@@ -104,7 +104,7 @@ fn save(connection: &mut Connection) -> Option<Saved> {
         match records.save(socket) {
             Ok((tls, kernel)) => {
                 saved.tls = Some(tls);
-                saved.kernel = kernel.map(|kernel| kernel.save());
+                saved.kernel = kernel.map(|kernel| kernel.0);
             }
             Err(error) => {
                 tracing::warn!(%error, client = %saved.flow.client,
@@ -147,7 +147,7 @@ fn adopt(worker: &Rc<Worker>, parked: Parked) -> io::Result<Connection> {
     let FlowKey { client, vip } = saved.flow;
     let mut records = saved.tls.map(Records::restore).transpose();
     if let (Ok(Some(records)), Some(kernel)) = (&mut records, saved.kernel) {
-        records.stay(KernelTx::restore(&kernel), socket.as_fd())?;
+        records.stay(KernelTx(kernel), socket.as_fd())?;
     }
     let mut state = ConnectionState::new(worker, client, vip, saved.local);
     state.tls = records.map_err(io::Error::other)?;
