@@ -56,17 +56,14 @@ pub struct Entry {
 
 /// The reason why a look-up or a report failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum DiagError {
-    /// events were lost: look up every connection that matters
     #[error("events were lost: look up every connection that matters")]
     Overflow,
-    /// the two ends are of different families
     #[error("the two ends are of different families")]
     Families,
-    /// the kernel's answer is not understood
     #[error("the kernel's answer is not understood")]
     Answer,
-    /// A call failed.
     #[error(transparent)]
     Kernel(#[from] CallError),
 }

@@ -13,21 +13,16 @@ const MAX_SEGMENT_BYTES: u32 = 32_767;
 
 /// Why a listener was not opened.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum ListenError {
-    /// {0} is taken by another socket
     #[error("{0} is taken by another socket; `ss -ltnp` shows which process has it")]
     Taken(SocketAddr),
-    /// {0} is not an address of this host
     #[error("{0} is not an address of this host; `ip address` shows those that it has")]
     NotLocal(SocketAddr),
-    /// {call} for {address} failed
     #[error("{call} for {address} failed: {source}")]
     Kernel {
-        /// The call or option.
         call: &'static str,
-        /// The address asked for.
         address: SocketAddr,
-        /// The kernel's error.
         source: io::Error,
     },
 }

@@ -35,14 +35,12 @@ pub use offered::{Offered, ProbeError};
 
 /// The reason why the kernel does not do TLS for a socket, or for a direction of it.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum KtlsError {
-    /// this kernel has no TLS
     #[error("this kernel has no TLS (CONFIG_TLS, module \"tls\")")]
     NoTls,
-    /// the kernel lacks this version or cipher
     #[error("the kernel lacks this version or cipher")]
     NoCipher,
-    /// A call failed.
     #[error(transparent)]
     Kernel(#[from] CallError),
 }

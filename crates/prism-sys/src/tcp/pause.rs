@@ -36,11 +36,10 @@ pub struct PauseError<S = OwnedFd> {
 
 /// The reason why a connection cannot be paused.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum PauseFault {
-    /// the connection is in state {0:?}; only Established and CloseWait can be handed off
     #[error("the connection is in state {0:?}; only Established and CloseWait can be handed off")]
     State(TcpStateName),
-    /// A call failed.
     #[error(transparent)]
     Kernel(#[from] CallError),
 }

@@ -8,14 +8,12 @@ use crate::error::failed;
 
 /// The reason why a program cannot be attached, or does not work.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum ProgramError {
-    /// There is no control group of version 2
     #[error("this process is in no control group of version 2 that is mounted")]
     NoGroup,
-    /// A frozen socket has sent a packet
     #[error("the control group's egress program does not stop the packets of frozen sockets")]
     Leaks,
-    /// A call failed.
     #[error(transparent)]
     Kernel(#[from] CallError),
 }

@@ -99,8 +99,8 @@ impl<S: fmt::Debug> fmt::Debug for Live<S> {
 
 /// The reason why no socket was built. Nothing is left behind, and nothing was sent.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum RestoreError {
-    /// this host has a socket with the same addresses and ports; try another port
     #[error("{bind} to {remote} is taken on this host; try another port")]
     Taken {
         /// The local address asked for.
@@ -108,13 +108,10 @@ pub enum RestoreError {
         /// The client.
         remote: SocketAddr,
     },
-    /// {0} is not an address of this host
     #[error("{0} is not an address of this host")]
     NotLocal(SocketAddr),
-    /// the saved state contradicts itself: {0}
     #[error("the saved state contradicts itself: {0}")]
     BadState(&'static str),
-    /// A call failed.
     #[error(transparent)]
     Kernel(#[from] CallError),
 }

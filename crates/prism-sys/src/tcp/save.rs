@@ -39,25 +39,20 @@ const PARTLY_ACKED_BYTES: usize = 64 << 10;
 
 /// The reason why a paused connection was not saved. It is still paused: resume it.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum SaveError {
-    /// the connection ended meanwhile
     #[error("the connection ended meanwhile")]
     Gone,
-    /// the {queue} queue holds more bytes than a hand-off may carry
     #[error("the {queue} queue holds {bytes} bytes, a hand-off carries {MAX_QUEUE_BYTES}")]
     TooLarge {
         /// "receive" or "send".
         queue: &'static str,
-        /// The number of its bytes.
         bytes: usize,
     },
-    /// segments keep arriving: the packets of the connection were not stopped
     #[error("segments keep arriving: the packets of the connection were not stopped")]
     NotQuiet,
-    /// the connection does not use IP
     #[error("the connection does not use IP")]
     NotIp,
-    /// A call failed.
     #[error(transparent)]
     Kernel(#[from] CallError),
 }

@@ -16,14 +16,13 @@ pub struct Offered(Vec<(Version, Suite)>);
 
 /// The kernel does not do TLS, or could not be asked.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum ProbeError {
     /// the kernel's TLS code was not reached, or took no key
     #[error("{0}")]
     Tls(#[from] KtlsError),
-    /// it has no version and cipher that Prism uses
     #[error("this kernel's TLS has no cipher that Prism uses")]
     NoCipher,
-    /// there is no connection over loopback to try it on
     #[error("no connection over loopback to try it on: {0}")]
     Loopback(#[source] io::Error),
 }
