@@ -77,7 +77,6 @@ pub mod import;
 pub mod lease;
 pub mod newcomers;
 pub mod node;
-mod ordered;
 pub mod registry;
 pub mod relay;
 pub mod steering;
