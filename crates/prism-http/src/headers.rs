@@ -108,7 +108,7 @@ impl Headers {
     }
 
     /// Drops every field of some names.
-    pub(crate) fn drop_where(&mut self, is_dropped: impl Fn(&[u8]) -> bool) {
+    pub fn drop_where(&mut self, is_dropped: impl Fn(&[u8]) -> bool) {
         let is_dropped = |field: &Field| is_dropped(field.name(&self.bytes));
         if !self.fields.iter().any(is_dropped) {
             return;

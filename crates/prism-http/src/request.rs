@@ -10,7 +10,7 @@ use crate::forward::{ends_here, is_hop_by_hop};
 use crate::framing::{self, keep_alive, write_framing};
 use crate::headers::{Headers, write_field};
 use crate::target::{Target, is_authority};
-use crate::{AnswerForm, BodyFraming, HeadError, HeaderError, Limits, Method, Version};
+use crate::{BodyFraming, HeadError, Limits, Method, Version};
 
 /// A request head, owned and unambiguous: the start of the next request is certain.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,34 +87,6 @@ impl RequestHead {
         })
     }
 
-    /// The same head with more fields, which must not concern the framing.
-    ///
-    /// # Errors
-    /// If the fields would outgrow [`Headers::MAX_BYTES`].
-    pub fn with_headers(mut self, extra: &Headers) -> Result<Self, HeaderError> {
-        for (name, value) in extra.iter() {
-            self.headers.append(name, value)?;
-        }
-        Ok(self)
-    }
-
-    /// Gives the head this field in the place of all fields of its name. It must concern neither
-    /// the framing nor the host.
-    ///
-    /// # Errors
-    /// As [`Headers::set`].
-    pub fn set_field(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
-        self.headers.set(name, value)
-    }
-
-    /// Adds a field behind the others, under the same conditions.
-    ///
-    /// # Errors
-    /// As [`Headers::append`].
-    pub fn append_field(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), HeaderError> {
-        self.headers.append(name, value)
-    }
-
     /// Drops the fields that end at this hop because `Connection` names them, and their names
     /// there. So `Connection` cannot drop a field that is added later.
     pub fn end_named_fields(&mut self) {
@@ -132,11 +104,6 @@ impl RequestHead {
         let options = options.join(&b", "[..]);
         // Never an error: they come from a field of this name.
         let _ = self.headers.set("Connection", options);
-    }
-
-    /// Drops the fields of some names, which must concern neither the framing nor the host.
-    pub fn drop_fields(&mut self, is_dropped: impl Fn(&[u8]) -> bool) {
-        self.headers.drop_where(is_dropped);
     }
 
     /// The method.
@@ -167,6 +134,11 @@ impl RequestHead {
     /// All header fields, as they came.
     pub fn headers(&self) -> &Headers {
         &self.headers
+    }
+
+    /// All header fields, to add or remove those that concern neither the framing nor the host.
+    pub fn headers_mut(&mut self) -> &mut Headers {
+        &mut self.headers
     }
 
     /// `Host`, or the host of an absolute target; `None` only in HTTP/1.0.
@@ -227,17 +199,6 @@ impl RequestHead {
         extra.write_to(out);
         write_framing(framing.into(), out);
         out.extend_from_slice(b"\r\n");
-    }
-
-    /// The form of the answer to this request; `date` is an IMF-fixdate.
-    pub fn answer_form<'a>(&'a self, date: &'a str) -> AnswerForm<'a> {
-        AnswerForm {
-            method: &self.method,
-            version: self.version,
-            keep_alive: self.keep_alive(),
-            date,
-            extra: [None; 2],
-        }
     }
 }
 

@@ -45,7 +45,8 @@ pub(crate) fn add(
     let own: Vec<(&str, &str)> = own.collect();
     // A client must not have the added fields dropped, nor add ones that look the same.
     head.end_named_fields();
-    head.drop_fields(|name| {
+    let headers = head.headers_mut();
+    headers.drop_where(|name| {
         let mut own = own.iter();
         is_forwarding(name)
             || are_alike(name, REQUEST_ID.as_bytes())
@@ -61,10 +62,10 @@ pub(crate) fn add(
         ("Forwarded", &forwarded),
         (REQUEST_ID, &id),
     ] {
-        head.append_field(name, value)?;
+        headers.append(name, value)?;
     }
     for (name, value) in own {
-        head.set_field(name, value.replace("{client}", &ip))?;
+        headers.set(name, value.replace("{client}", &ip))?;
     }
     Ok(())
 }

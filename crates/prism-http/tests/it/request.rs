@@ -468,7 +468,7 @@ fn a_field_that_is_added_stays_whatever_a_client_names_in_connection() {
     head.end_named_fields();
     assert_eq!(head.headers().get_str("Connection"), Some("upgrade, close"));
     assert_eq!(head.headers().get_str("Upgrade"), Some("websocket"));
-    head.set_field("Env", "production").unwrap();
+    head.headers_mut().set("Env", "production").unwrap();
     let mut out = Vec::new();
     head.write_forward(BodyFraming::None, &Headers::new(), &mut out);
     let text = String::from_utf8(out).unwrap();

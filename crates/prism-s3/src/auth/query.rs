@@ -67,10 +67,12 @@ pub fn with_hoisted(head: &RequestHead, query: &Query) -> Result<Option<RequestH
         return Ok(None);
     }
     // The limit of headers is the same wherever they stand.
-    let whole = head.clone().with_headers(&extra).ok();
-    let whole = whole.filter(|whole| whole.headers().len() <= Limits::DEFAULT.headers);
-    let whole = whole
-        .ok_or_else(|| Code::MetadataTooLarge.with_message("The query holds too many headers."))?;
+    let mut whole = head.clone();
+    let headers = whole.headers_mut();
+    let added = (extra.iter()).try_for_each(|(name, value)| headers.append(name, value));
+    if added.is_err() || headers.len() > Limits::DEFAULT.headers {
+        return Err(Code::MetadataTooLarge.with_message("The query holds too many headers."));
+    }
     Ok(Some(whole))
 }
 
