@@ -2,34 +2,15 @@
 //!
 //! Not here: the judgement (`health.rs`).
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use prism_config::Upstream;
+use prism_figures::{ServerFault, ServerState as ServerFigures};
 
 use crate::health::{Fault, Reason, Verdict};
-
-/// A server of an upstream, as the backend that judges it sees it.
-#[derive(Clone, Debug)]
-pub struct ServerFigures {
-    /// The name of the upstream: the requests that it gets, such as `/static/`.
-    pub upstream: String,
-    /// The server's address.
-    pub address: SocketAddr,
-    /// The backend's knowledge of it.
-    pub state: ServerState,
-    /// Whether it gets requests of all clients while other servers of the upstream do.
-    pub gets_requests: bool,
-    /// Requests under way.
-    pub under_way: u32,
-    /// How often it was ejected.
-    pub ejections: u64,
-    /// Requests that it failed, by the word for the reason.
-    pub errors: Vec<(&'static str, u64)>,
-    /// The failure that last made it unhealthy.
-    pub last_fault: Option<LastFault>,
-}
 
 /// The knowledge that a backend has of a server, unless an operator has taken it down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,45 +49,33 @@ impl ServerState {
     }
 }
 
-/// The failure that made a server unhealthy.
-#[derive(Clone, Debug)]
-pub struct LastFault {
-    /// The failure in words, such as `connection refused`.
-    pub reason: String,
-    /// Whether a check has found it; else a request.
-    pub is_by_check: bool,
-    /// The time since.
-    pub ago: Duration,
+/// The figures of a server that nothing is known of.
+pub(crate) fn unknown(upstream: &str, address: SocketAddr) -> ServerFigures {
+    ServerFigures {
+        upstream: upstream.to_owned(),
+        address: address.to_string(),
+        state: ServerState::Unknown.word().to_owned(),
+        ..ServerFigures::default()
+    }
 }
 
-impl ServerFigures {
-    /// The figures of a server that nothing is known of.
-    pub(crate) fn unknown(upstream: &str, address: SocketAddr) -> Self {
-        Self {
-            upstream: upstream.to_owned(),
-            address,
-            state: ServerState::Unknown,
-            gets_requests: false,
-            under_way: 0,
-            ejections: 0,
-            errors: Vec::new(),
-            last_fault: None,
+/// The same figures with what the server's health says.
+pub(crate) fn judged(figures: ServerFigures, verdict: &Verdict, now: Instant) -> ServerFigures {
+    let last_fault = |fault: Fault| ServerFault {
+        reason: fault.reason.to_string(),
+        by: if fault.is_by_check {
+            "check"
+        } else {
+            "request"
         }
-    }
-
-    /// The same with what its health says.
-    pub(crate) fn judged(self, verdict: &Verdict, now: Instant) -> Self {
-        let last_fault = |fault: Fault| LastFault {
-            reason: fault.reason.to_string(),
-            is_by_check: fault.is_by_check,
-            ago: now.saturating_duration_since(fault.at),
-        };
-        Self {
-            state: verdict.state,
-            gets_requests: verdict.gets_requests,
-            last_fault: verdict.fault.map(last_fault),
-            ..self
-        }
+        .to_owned(),
+        ago_s: now.saturating_duration_since(fault.at).as_secs(),
+    };
+    ServerFigures {
+        state: verdict.state.word().to_owned(),
+        gets_requests: verdict.gets_requests,
+        last_fault: verdict.fault.map(last_fault),
+        ..figures
     }
 }
 
@@ -123,9 +92,9 @@ impl Errors {
     }
 
     /// The number of each reason, also if there is none of it.
-    pub(crate) fn counts(&self) -> Vec<(&'static str, u64)> {
+    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
         let all = Reason::OF_REQUESTS.iter().zip(&self.0);
-        all.map(|(reason, count)| (reason.word(), count.load(Ordering::Relaxed)))
+        all.map(|(reason, count)| (reason.word().to_owned(), count.load(Ordering::Relaxed)))
             .collect()
     }
 }
@@ -206,10 +175,7 @@ mod tests {
         // A status that only a check calls bad.
         errors.add(Reason::Status(404));
         let counts = errors.counts();
-        assert!(counts.iter().all(|(_, count)| *count == 1), "{counts:?}");
-        let mut words: Vec<&str> = counts.iter().map(|(word, _)| *word).collect();
-        words.sort_unstable();
-        words.dedup();
-        assert_eq!(words.len(), Reason::OF_REQUESTS.len());
+        assert!(counts.values().all(|count| *count == 1), "{counts:?}");
+        assert_eq!(counts.len(), Reason::OF_REQUESTS.len());
     }
 }

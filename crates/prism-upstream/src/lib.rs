@@ -45,7 +45,7 @@ mod shared;
 pub use assign::Place;
 pub use duty::Duty;
 pub use error::Error;
-pub use figures::{LastFault, ServerFigures, ServerState};
+pub use figures::ServerState;
 pub use reports::keep_tasks;
 pub use service::{Meaning, Upstreams};
 pub use shared::Shared;

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_config::{Balance, Config, Node, Upstream};
+use prism_figures::ServerState as ServerFigures;
 use prism_http::RequestHead;
 
 use crate::affinity::{self, Affinity};
 use crate::choice::{self, Candidate, is_overloaded};
 use crate::duty::Duty;
-use crate::figures::{Errors, ServerFigures};
+use crate::figures::{self, Errors};
 use crate::health::{Bounds, Check, Health, Outcome, Reason};
 use crate::idle::IdleLimit;
 use crate::matcher;
@@ -177,12 +178,12 @@ impl Address {
     /// Its figures as a server of the upstream called `upstream`.
     pub(crate) fn figures(&self, upstream: &str) -> ServerFigures {
         let figures = ServerFigures {
-            under_way: self.under_way.load(Ordering::Relaxed),
+            under_way: self.under_way.load(Ordering::Relaxed).into(),
             ejections: self.ejected.load(Ordering::Relaxed),
             errors: self.errors.counts(),
-            ..ServerFigures::unknown(upstream, self.address)
+            ..figures::unknown(upstream, self.address)
         };
-        figures.judged(&self.health().verdict(), Instant::now())
+        figures::judged(figures, &self.health().verdict(), Instant::now())
     }
 
     fn health(&self) -> MutexGuard<'_, Health> {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prism_config::{Config, Upstream};
+use prism_figures::ServerState as ServerFigures;
 use prism_handoff::Process;
 use prism_http::{Limits, RequestHead};
 use prism_service::RequestCounters;
@@ -16,7 +17,7 @@ use crate::affinity::Affinity;
 use crate::assign::Parcel;
 use crate::duty::{Duties, Duty};
 use crate::error::Error;
-use crate::figures::{self, ServerFigures};
+use crate::figures;
 use crate::matcher;
 use crate::park::Parking;
 use crate::paths::AmbiguousPath;
@@ -225,7 +226,7 @@ impl Shared {
         let all = pools.iter().flat_map(|pool| {
             let backends = pool.backends.iter().filter(|one| one.name == backend);
             let addresses = backends.flat_map(|one| &one.addresses);
-            addresses.map(|address| ServerFigures::unknown(&pool.name, *address))
+            addresses.map(|address| figures::unknown(&pool.name, *address))
         });
         all.collect()
     }
@@ -315,7 +316,6 @@ mod tests {
     use prism_config::{Node, Role, Tls};
 
     use super::*;
-    use crate::figures::ServerState;
     use crate::pool::tests::REFUSED;
 
     /// The upstreams for these paths, all with one server at a backend.
@@ -370,22 +370,19 @@ mod tests {
         pool.learn(&pool.addresses[0], REFUSED);
         let servers = shared.servers();
         let seen = servers.iter().map(|server| {
-            let errors: u64 = server.errors.iter().map(|(_, count)| count).sum();
+            let errors: u64 = server.errors.values().sum();
             (
                 server.upstream.as_str(),
-                server.state,
+                server.state.as_str(),
                 server.gets_requests,
                 errors,
             )
         });
-        let expected = [
-            ("/a", ServerState::Unknown, true, 0),
-            ("/b", ServerState::Unhealthy, false, 1),
-        ];
+        let expected = [("/a", "unknown", true, 0), ("/b", "unhealthy", false, 1)];
         assert_eq!(seen.collect::<Vec<_>>(), expected);
         let fault = servers[1].last_fault.as_ref().unwrap();
         assert_eq!(fault.reason, "connection refused");
-        assert!(!fault.is_by_check);
+        assert_eq!(fault.by, "request");
     }
 
     #[test]
@@ -393,20 +390,20 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("servers-be0.json");
         let node = |paths: &[&str]| shared(&config(paths)).with_duties(&file).unwrap();
-        let states = |shared: &Shared| -> Vec<ServerState> {
-            shared.servers().iter().map(|one| one.state).collect()
+        let states = |shared: &Shared| -> Vec<String> {
+            shared.servers().into_iter().map(|one| one.state).collect()
         };
         let first = node(&["/a", "/b"]);
         let server = first.pools()[0].addresses[0].address;
         first.set_duties(&[server], Duty::Down).unwrap();
-        assert_eq!(states(&first), [ServerState::Down; 2]);
+        assert_eq!(states(&first), ["down"; 2]);
         first.reconfigure(&config(&["/c"]));
-        assert_eq!(states(&first), [ServerState::Down]);
+        assert_eq!(states(&first), ["down"]);
         let second = node(&["/a"]);
-        assert_eq!(states(&second), [ServerState::Down]);
+        assert_eq!(states(&second), ["down"]);
         second.set_duties(&[server], Duty::Up).unwrap();
-        assert_eq!(states(&second), [ServerState::Unknown]);
-        assert_eq!(states(&node(&["/a"])), [ServerState::Unknown]);
+        assert_eq!(states(&second), ["unknown"]);
+        assert_eq!(states(&node(&["/a"])), ["unknown"]);
     }
 
     #[test]
@@ -415,7 +412,7 @@ mod tests {
         let servers = shared.unknown_servers_of("be0");
         let names: Vec<&str> = servers.iter().map(|one| one.upstream.as_str()).collect();
         assert_eq!(names, ["/a", "/b"]);
-        let is_unknown = |one: &ServerFigures| one.state == ServerState::Unknown;
+        let is_unknown = |one: &ServerFigures| one.state == "unknown";
         assert!(
             servers
                 .iter()

@@ -8,10 +8,10 @@ use anyhow::Context;
 use prism_common::supervise::supervise;
 use prism_config::Config;
 use prism_core::{Core, CoreNode, NodeFigures, follow_views};
-use prism_figures::{ServerFault, ServerState};
+use prism_figures::ServerState;
 use prism_handoff::Transit;
 use prism_process::{Metric, Value as MetricValue};
-use prism_upstream::{Duty, ServerFigures, Shared};
+use prism_upstream::{Duty, Shared};
 use serde_json::{Value, json};
 
 use super::service::{NodeService, Work};
@@ -112,8 +112,11 @@ impl NodeService for UpstreamNode {
     }
 
     fn servers(&self) -> Option<Vec<ServerState>> {
-        let servers = self.shared.servers();
-        Some(servers.iter().map(server_state).collect())
+        let mut servers = self.shared.servers();
+        for server in &mut servers {
+            server.errors.retain(|_, count| *count > 0);
+        }
+        Some(servers)
     }
 
     /// In the order of the upstreams.
@@ -131,7 +134,7 @@ impl NodeService for UpstreamNode {
                     unknown
                         .iter_mut()
                         .for_each(|one| one.gets_requests = answers);
-                    unknown.iter().map(|one| json!(server_state(one))).collect()
+                    unknown.iter().map(|one| json!(one)).collect()
                 }
             };
             for mut one in own {
@@ -163,47 +166,20 @@ fn with_duties(upstreams: Shared, directory: &Path, name: &str) -> anyhow::Resul
     })
 }
 
-fn server_state(figures: &ServerFigures) -> ServerState {
-    let errors = figures.errors.iter().filter(|(_, count)| *count > 0);
-    let last_fault = figures.last_fault.as_ref().map(|fault| ServerFault {
-        reason: fault.reason.clone(),
-        by: if fault.is_by_check {
-            "check"
-        } else {
-            "request"
-        }
-        .to_owned(),
-        ago_s: fault.ago.as_secs(),
-    });
-    ServerState {
-        upstream: figures.upstream.clone(),
-        address: figures.address.to_string(),
-        backend: String::new(),
-        state: figures.state.word().to_owned(),
-        gets_requests: figures.gets_requests,
-        under_way: figures.under_way.into(),
-        errors: errors
-            .map(|(reason, count)| ((*reason).to_owned(), *count))
-            .collect(),
-        ejections: figures.ejections,
-        last_fault,
-    }
-}
-
 /// Adds the figures of a server behind this backend.
-fn add_server(figures: &ServerFigures, metrics: &mut Vec<Metric>) {
+fn add_server(figures: &ServerState, metrics: &mut Vec<Metric>) {
     let mut add =
         |name: &'static str, help: &'static str, value, own: Option<(&'static str, &str)>| {
             let metric = Metric::new(name, help, value);
             let metric = metric.with("upstream", figures.upstream.as_str());
-            let metric = metric.with("address", figures.address.to_string());
+            let metric = metric.with("address", figures.address.as_str());
             metrics.push(match own {
                 Some((label, value)) => metric.with(label, value),
                 None => metric,
             });
         };
     for state in prism_upstream::ServerState::ALL {
-        let value = MetricValue::Gauge(f64::from(u8::from(state == figures.state)));
+        let value = MetricValue::Gauge(f64::from(u8::from(state.word() == figures.state)));
         let help = "1 for the state of each server of an upstream.";
         add("upstream_state", help, value, Some(("state", state.word())));
     }
@@ -221,7 +197,7 @@ fn add_server(figures: &ServerFigures, metrics: &mut Vec<Metric>) {
         (
             "upstream_requests_under_way",
             "Requests that this server is answering.",
-            MetricValue::Gauge(figures.under_way.into()),
+            MetricValue::Gauge(figures.under_way as f64),
         ),
         (
             "upstream_ejections",
