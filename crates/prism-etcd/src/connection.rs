@@ -104,6 +104,9 @@ impl MemberConnection {
         if self.stream.buffered().is_empty() && self.stream.fill().await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        take_body(&mut self.stream, reader, into).map_err(io::Error::other)
+        let taken = take_body(&mut self.stream, reader, |piece| {
+            into.extend_from_slice(piece)
+        });
+        taken.map_err(io::Error::other)
     }
 }

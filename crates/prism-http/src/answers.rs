@@ -80,7 +80,7 @@ pub async fn read_body(
             reader.end_of_input()?;
             break;
         }
-        take_body(input, &mut reader, &mut bytes)?;
+        take_body(input, &mut reader, |piece| bytes.extend_from_slice(piece))?;
         // The bound applies to the bytes read, because nothing else bounds a declared length.
         if bytes.len() > max_bytes {
             return Err(BodyError::TooLong.into());
@@ -89,18 +89,18 @@ pub async fn read_body(
     Ok(bytes)
 }
 
-/// Moves the buffered bytes of a body to `into`.
+/// Gives the buffered bytes of a body to `take`, and consumes them.
 ///
 /// # Errors
 /// The body is malformed.
 pub fn take_body(
     input: &mut impl Input,
     reader: &mut BodyReader,
-    into: &mut Vec<u8>,
+    mut take: impl FnMut(&[u8]),
 ) -> Result<(), BodyError> {
     while !input.buffered().is_empty() && !reader.is_done() {
         let step = reader.consume(input.buffered())?;
-        into.extend_from_slice(input.buffered().get(step.data).unwrap_or_default());
+        take(input.buffered().get(step.data).unwrap_or_default());
         input.consume(step.consumed);
     }
     Ok(())

@@ -108,6 +108,18 @@ impl BodyReader {
         })
     }
 
+    /// Reads `bytes` up to the end of the body, for a look at what has come.
+    ///
+    /// # Errors
+    /// As [`Self::consume`].
+    pub fn read_past(&mut self, mut bytes: &[u8]) -> Result<(), BodyError> {
+        while !bytes.is_empty() && !self.is_done() {
+            let consumed = self.consume(bytes)?.consumed;
+            bytes = bytes.get(consumed..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
     /// Notes that the next `bytes` of a body of known length have passed elsewhere, at most those
     /// that are left.
     pub fn skip(&mut self, bytes: u64) {

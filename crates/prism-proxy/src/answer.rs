@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use prism_http::{
     BodyError, BodyReader, HeadError, Headers, Method, PlainAnswer, ResponseFraming, ResponseHead,
+    take_body,
 };
 use prism_service::{EndedBy, Exchange};
 
@@ -111,23 +112,24 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
         }
         let deadline = tokio::time::Instant::now() + SHORT_WAIT;
         loop {
-            match ends_within(self.server.buffered(), framing, max_bytes) {
-                Some(ends) => return Ok(ends),
-                None => {
-                    let filled = tokio::time::timeout_at(deadline, self.server.fill()).await;
-                    match filled {
-                        Ok(Ok(1..)) => {}
-                        // The next read finds the end again.
-                        Ok(Ok(0)) => return Ok(framing == ResponseFraming::UntilClose),
-                        // Full.
-                        Ok(Err(error)) if error.kind() == io::ErrorKind::OutOfMemory => {
-                            return Ok(false);
-                        }
-                        // The next read would find an end in order.
-                        Ok(Err(error)) => return Err(Fault::malformed(error)),
-                        Err(_) => return Ok(false),
-                    }
+            let mut reader = BodyReader::new(framing, max_bytes.into());
+            if reader.read_past(self.server.buffered()).is_err() {
+                return Ok(false);
+            }
+            if reader.is_done() {
+                return Ok(true);
+            }
+            match tokio::time::timeout_at(deadline, self.server.fill()).await {
+                Ok(Ok(1..)) => {}
+                // The next read finds the end again.
+                Ok(Ok(0)) => return Ok(framing == ResponseFraming::UntilClose),
+                // Full.
+                Ok(Err(error)) if error.kind() == io::ErrorKind::OutOfMemory => {
+                    return Ok(false);
                 }
+                // The next read would find an end in order.
+                Ok(Err(error)) => return Err(Fault::malformed(error)),
+                Err(_) => return Ok(false),
             }
         }
     }
@@ -147,7 +149,8 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
         } = answer;
         let mut reader = BodyReader::new(framing, u64::MAX);
         // A body that is malformed from the beginning reaches no client.
-        check(reader.clone(), self.server.buffered()).map_err(Fault::malformed)?;
+        let here = self.server.buffered();
+        reader.clone().read_past(here).map_err(Fault::malformed)?;
         self.exchange.begin(&head, None, body_bytes);
         // The bytes of the body that have come leave with the head.
         self.take_pieces(&mut reader).map_err(Fault::malformed)?;
@@ -196,13 +199,7 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
 
     /// Queues all that has come of the body for the client.
     fn take_pieces(&mut self, reader: &mut BodyReader) -> Result<(), BodyError> {
-        while !reader.is_done() && !self.server.buffered().is_empty() {
-            let step = reader.consume(self.server.buffered())?;
-            let data = self.server.buffered().get(step.data).unwrap_or_default();
-            self.exchange.put(data);
-            self.server.consume(step.consumed);
-        }
-        Ok(())
+        take_body(self.server, reader, |piece| self.exchange.put(piece))
     }
 
     /// Sends what is queued for the client, and the rest of the body.
@@ -284,27 +281,6 @@ fn announced_idle_time(headers: &Headers) -> Option<Duration> {
     Some(Duration::from_secs(
         seconds.trim().parse::<u32>().ok()?.into(),
     ))
-}
-
-/// Checks the beginning of a body in chunks.
-fn check(mut reader: BodyReader, mut bytes: &[u8]) -> Result<(), BodyError> {
-    while matches!(reader, BodyReader::Chunked(_)) && !reader.is_done() && !bytes.is_empty() {
-        let step = reader.consume(bytes)?;
-        bytes = bytes.get(step.consumed..).unwrap_or_default();
-    }
-    Ok(())
-}
-
-/// Whether a body ends within `max_bytes`; `None` if its end has not come.
-fn ends_within(mut bytes: &[u8], framing: ResponseFraming, max_bytes: u32) -> Option<bool> {
-    let mut reader = BodyReader::new(framing, max_bytes.into());
-    while !bytes.is_empty() && !reader.is_done() {
-        let Ok(step) = reader.consume(bytes) else {
-            return Some(false);
-        };
-        bytes = bytes.get(step.consumed..).unwrap_or_default();
-    }
-    reader.is_done().then_some(true)
 }
 
 /// The client has got a part of the answer, so its connection ends.

@@ -80,16 +80,7 @@ impl<I: Io> Exchange for Http1<'_, I> {
         if !self.body.is_chunked() || self.body.has_begun() {
             return Ok(());
         }
-        let mut reader = BodyReader::new(ResponseFraming::Chunked, u64::MAX);
-        let mut bytes = self.come();
-        while !bytes.is_empty() && !reader.is_done() {
-            let consumed = reader.consume(bytes)?.consumed;
-            if consumed == 0 {
-                break;
-            }
-            bytes = bytes.get(consumed..).unwrap_or_default();
-        }
-        Ok(())
+        BodyReader::new(ResponseFraming::Chunked, u64::MAX).read_past(self.come())
     }
 
     fn take_body(
