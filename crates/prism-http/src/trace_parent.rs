@@ -1,6 +1,8 @@
 //! The field `traceparent` of W3C Trace Context, by which a caller makes a request a part of its
 //! own trace.
 
+use data_encoding::HEXLOWER;
+
 use crate::Headers;
 
 /// Length of the field in version 00: version, trace, parent and flags with dashes between them.
@@ -54,24 +56,11 @@ impl TraceParent {
 /// The bytes that these digits are. Upper-case digits are malformed.
 fn bytes<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let mut bytes = [0; N];
-    let (pairs, []) = digits.as_chunks::<2>() else {
-        return None;
-    };
-    if pairs.len() != N {
+    if digits.len() != 2 * N {
         return None;
     }
-    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        *byte = digit(*high)? << 4 | digit(*low)?;
-    }
+    HEXLOWER.decode_mut(digits, &mut bytes).ok()?;
     Some(bytes)
-}
-
-fn digit(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
+use prism_common::followed::FollowedFiles;
 use serde::{Deserialize, Serialize};
 
 /// The requests that a server is to get, whatever its health.
@@ -52,20 +51,15 @@ type Table = BTreeMap<SocketAddr, Duty>;
 #[derive(Debug, Default)]
 pub(crate) struct Duties {
     /// `None`: they end with the process.
-    file: Option<PathBuf>,
-    known: Mutex<Known>,
+    file: Option<DutyFile>,
+    table: Mutex<Table>,
 }
 
-#[derive(Debug, Default)]
-struct Known {
-    table: Table,
-    /// That of the file from which they are.
-    version: Version,
+#[derive(Debug)]
+struct DutyFile {
+    path: PathBuf,
+    followed: FollowedFiles,
 }
-
-/// A version of the file: another one is another file, by its inode and time. `None` without a
-/// file.
-type Version = Option<(u64, SystemTime)>;
 
 impl Duties {
     /// The duties that the file has; without a file every server is up.
@@ -73,16 +67,15 @@ impl Duties {
     /// # Errors
     /// The file cannot be read, or is malformed.
     pub(crate) fn open(file: &Path) -> io::Result<Self> {
-        let duties = Self {
-            file: Some(file.into()),
-            known: Mutex::default(),
-        };
-        duties.refresh()?;
-        Ok(duties)
+        let path = file.to_path_buf();
+        let followed = FollowedFiles::new([path.clone()]);
+        let table = read(file)?.into();
+        let file = Some(DutyFile { path, followed });
+        Ok(Self { file, table })
     }
 
     pub(crate) fn of(&self, server: SocketAddr) -> Duty {
-        self.known().table.get(&server).copied().unwrap_or_default()
+        self.table().get(&server).copied().unwrap_or_default()
     }
 
     /// Reads the file if it is a new one: another process of this node may have written it during a
@@ -93,7 +86,7 @@ impl Duties {
     /// for another version.
     pub(crate) fn refresh(&self) -> io::Result<bool> {
         match &self.file {
-            Some(file) => self.known().refresh(file),
+            Some(file) => file.refresh(&mut self.table()),
             None => Ok(false),
         }
     }
@@ -103,11 +96,11 @@ impl Duties {
     /// # Errors
     /// The file cannot be written, or is malformed. The duties are as before.
     pub(crate) fn set(&self, servers: &[SocketAddr], duty: Duty) -> io::Result<()> {
-        let mut known = self.known();
+        let mut table = self.table();
         if let Some(file) = &self.file {
-            known.refresh(file)?;
+            file.refresh(&mut table)?;
         }
-        let mut new = known.table.clone();
+        let mut new = table.clone();
         for server in servers {
             match duty {
                 Duty::Up => new.remove(server),
@@ -115,40 +108,36 @@ impl Duties {
             };
         }
         if let Some(file) = &self.file {
-            if let Some(directory) = file.parent() {
+            if let Some(directory) = file.path.parent() {
                 std::fs::create_dir_all(directory)?;
             }
-            prism_config::write_private(file, &serde_json::to_string_pretty(&new)?)?;
-            known.version = version(file)?;
+            prism_config::write_private(&file.path, &serde_json::to_string_pretty(&new)?)?;
+            // This write is not one of another process.
+            file.followed.changed();
         }
-        known.table = new;
+        *table = new;
         Ok(())
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
-    fn refresh(&mut self, file: &Path) -> io::Result<bool> {
-        let version = version(file)?;
-        if version == self.version {
-            return Ok(false);
+impl DutyFile {
+    fn refresh(&self, table: &mut Table) -> io::Result<bool> {
+        let has_changed = self.followed.changed();
+        if has_changed {
+            *table = read(&self.path)?;
         }
-        self.version = version;
-        self.table = match version {
-            Some(_) => serde_json::from_slice(&std::fs::read(file)?)?,
-            None => Table::new(),
-        };
-        Ok(true)
+        Ok(has_changed)
     }
 }
 
-fn version(file: &Path) -> io::Result<Version> {
-    match std::fs::metadata(file) {
-        Ok(metadata) => Ok(Some((metadata.ino(), metadata.modified()?))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+fn read(file: &Path) -> io::Result<Table> {
+    match std::fs::read(file) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Table::new()),
         Err(error) => Err(error),
     }
 }
