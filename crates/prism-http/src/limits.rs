@@ -31,9 +31,6 @@ impl Limits {
         body_bytes: i64::MAX as u64,
     };
 
-    /// The limits of a server's answer.
-    pub const SERVER_ANSWER: Self = Self::DEFAULT;
-
     /// The limits of another node's answer: all fields of an object, which came with one
     /// request, or of a server's answer; and 28 fields and 64 KiB that the node has added (with the
     /// longest CORS rules).

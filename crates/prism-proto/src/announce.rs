@@ -37,9 +37,10 @@ pub enum Announced {
     Void,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Phase {
     /// No term, or one that is settled.
+    #[default]
     Quiet,
     /// The flows up to `after` are announced.
     Walking { after: Option<Position> },
@@ -48,23 +49,12 @@ enum Phase {
 }
 
 /// The announcements of one worker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Announcer {
     term: Term,
     phase: Phase,
     under_way: usize,
     again: VecDeque<FlowKey>,
-}
-
-impl Default for Announcer {
-    fn default() -> Self {
-        Self {
-            term: Term::NONE,
-            phase: Phase::Quiet,
-            under_way: 0,
-            again: VecDeque::new(),
-        }
-    }
 }
 
 impl Announcer {

@@ -18,7 +18,7 @@ pub struct Bounds {
 }
 
 /// All newcomers; `T` tells one of them to give way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Newcomers<T> {
     next: u64,
     /// The oldest first.
@@ -33,16 +33,6 @@ pub struct Entered<T> {
     pub age: u64,
     /// The newcomer that has to give way to it.
     pub gives_way: Option<T>,
-}
-
-impl<T> Default for Newcomers<T> {
-    fn default() -> Self {
-        Self {
-            next: 0,
-            by_age: BTreeMap::new(),
-            by_address: HashMap::new(),
-        }
-    }
 }
 
 impl<T> Newcomers<T> {

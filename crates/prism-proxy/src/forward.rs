@@ -194,7 +194,7 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
         }
         let limits = match self.to_node {
             Some(_) => &Limits::ANSWER,
-            None => &Limits::SERVER_ANSWER,
+            None => &Limits::DEFAULT,
         };
         let mut has_begun = false;
         loop {

@@ -134,7 +134,7 @@ async fn try_connection(address: &Address, pool: &Pool) {
 
 /// A connection for a check; `None` if this host cannot make one.
 async fn connect(address: &Address, limit: Duration) -> Option<Result<Server, Reason>> {
-    match Server::connect(address, limit).await {
+    match Server::connect(address.address, limit).await {
         Ok(server) => Some(Ok(server)),
         Err(fault) => {
             let reason = Reason::of_connect(&fault);

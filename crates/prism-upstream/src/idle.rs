@@ -139,7 +139,7 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let (idle, limit) = (Idle::default(), IdleLimit::default());
             let connect = async || {
-                let server = Server::connect_to(address, Duration::from_secs(5)).await;
+                let server = Server::connect(address, Duration::from_secs(5)).await;
                 (server.unwrap(), listener.accept().await.unwrap().0)
             };
             let (first, one) = connect().await;
@@ -161,7 +161,7 @@ mod tests {
             idle.0.borrow_mut().front_mut().unwrap().until = Instant::now();
             assert!(idle.take(&limit).is_none() && idle.0.borrow().is_empty());
             drop(listener);
-            let refused = Server::connect_to(address, Duration::from_secs(5)).await;
+            let refused = Server::connect(address, Duration::from_secs(5)).await;
             assert_eq!(
                 refused.err().unwrap().kind(),
                 std::io::ErrorKind::ConnectionRefused

@@ -200,7 +200,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
                 return Ok(Lease { server, under_way });
             }
             let limit = pool.settings.connect_timeout();
-            match Server::connect(address, limit).await {
+            match Server::connect(address.address, limit).await {
                 Ok(mut server) => {
                     let ends = self.node.ends_of(self.request).filter(|_| says_client);
                     if let Some(client) = ends {

@@ -13,8 +13,6 @@ use rustix::net::RecvFlags;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::pool::Address;
-
 /// Bytes of an answer that are read at first, and that are held at most.
 const FIRST_BYTES: usize = 16 << 10;
 const MAX_BYTES: usize = 64 << 10;
@@ -50,11 +48,7 @@ impl Server {
     ///
     /// # Errors
     /// `TimedOut`, or the kernel's error.
-    pub(crate) async fn connect(address: &Address, limit: Duration) -> io::Result<Self> {
-        Self::connect_to(address.address, limit).await
-    }
-
-    pub(crate) async fn connect_to(address: SocketAddr, limit: Duration) -> io::Result<Self> {
+    pub(crate) async fn connect(address: SocketAddr, limit: Duration) -> io::Result<Self> {
         let connecting = tokio::time::timeout(limit, TcpStream::connect(address));
         let stream = connecting.await.map_err(|_| io::ErrorKind::TimedOut)??;
         stream.set_nodelay(true)?;
