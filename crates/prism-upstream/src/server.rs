@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use bytes::{Buf, BytesMut};
 use prism_http::Input;
 use prism_proxy::{ServerStream, Step};
 use prism_sys::tcp::TcpInfo;
@@ -13,16 +14,19 @@ use rustix::net::RecvFlags;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// Bytes of an answer that are read at first, and that are held at most.
+/// Bytes of an answer that are read at first, and the number from which on no more are read.
 const FIRST_BYTES: usize = 16 << 10;
 const MAX_BYTES: usize = 64 << 10;
+/// The least room for a read.
+const MIN_READ_BYTES: usize = 4 << 10;
 
 /// A connection to a server. Its buffer lives as long as a request. Nothing outside this file knows
 /// what it is made of.
 #[derive(Debug)]
 pub(crate) struct Server {
     stream: TcpStream,
-    input: AnswerBytes,
+    /// Bytes that were read and not consumed.
+    input: BytesMut,
     /// Bytes that the server gets in front of the request.
     pub(crate) preface: Vec<u8>,
     /// The time for which it has waited for its request; `None` if it is new.
@@ -32,15 +36,7 @@ pub(crate) struct Server {
 /// A connection that waits for a request or a client, on no thread.
 pub(crate) struct ParkedServer {
     stream: std::net::TcpStream,
-    input: AnswerBytes,
-}
-
-/// Bytes of a server that were read and not consumed.
-#[derive(Debug, Default)]
-struct AnswerBytes {
-    buffer: Vec<u8>,
-    /// Bytes at its beginning that were consumed.
-    start: usize,
+    input: BytesMut,
 }
 
 impl Server {
@@ -70,7 +66,7 @@ impl Server {
 
     /// Whether nothing is left of the last answer.
     pub(crate) fn is_clean(&self) -> bool {
-        self.input.buffered().is_empty()
+        self.input.is_empty()
     }
 
     /// Whether the server has ended the idle connection.
@@ -113,7 +109,7 @@ impl Server {
     fn of(stream: TcpStream, idle_for: Option<Duration>) -> Self {
         Self {
             stream,
-            input: AnswerBytes::default(),
+            input: BytesMut::new(),
             preface: Vec::new(),
             idle_for,
         }
@@ -136,15 +132,15 @@ impl ParkedServer {
 
 impl Input for Server {
     fn buffered(&self) -> &[u8] {
-        self.input.buffered()
+        &self.input
     }
 
     fn consume(&mut self, n: usize) {
-        self.input.consume(n);
+        self.input.advance(n.min(self.input.len()));
     }
 
     async fn fill(&mut self) -> io::Result<usize> {
-        self.input.fill(&self.stream).await
+        fill(&mut self.input, &self.stream).await
     }
 }
 
@@ -157,7 +153,7 @@ impl ServerStream for Server {
         let Self { stream, input, .. } = self;
         tokio::select! {
             biased;
-            read = input.fill(stream), if reads => Step::Read(read),
+            read = fill(input, stream), if reads => Step::Read(read),
             written = write_some(stream, bytes), if !bytes.is_empty() => Step::Written(written),
             else => Step::Written(Ok(0)),
         }
@@ -177,53 +173,27 @@ impl ServerStream for Server {
     }
 }
 
-impl AnswerBytes {
-    /// The bytes.
-    fn buffered(&self) -> &[u8] {
-        self.buffer.get(self.start..).unwrap_or_default()
+/// Reads more bytes of a server; 0 at the end. May be cancelled without loss.
+///
+/// # Errors
+/// `OutOfMemory` if they are too many; else the kernel's error.
+async fn fill(input: &mut BytesMut, stream: &TcpStream) -> io::Result<usize> {
+    let held = input.len();
+    if held >= MAX_BYTES {
+        return Err(io::ErrorKind::OutOfMemory.into());
     }
-
-    /// Drops the first `n` bytes.
-    fn consume(&mut self, n: usize) {
-        self.start = self.start.saturating_add(n).min(self.buffer.len());
-        if self.start == self.buffer.len() {
-            self.buffer.clear();
-            self.start = 0;
-        }
+    // A short answer does not pay for the room of a long one. Neither does a wait for its
+    // beginning.
+    if input.capacity() - held < MIN_READ_BYTES {
+        let wanted = if held == 0 { FIRST_BYTES } else { MAX_BYTES };
+        input.reserve(wanted - held);
     }
-
-    /// Reads more bytes; 0 at the end. May be cancelled without loss.
-    ///
-    /// # Errors
-    /// `OutOfMemory` if the buffer is full; else the kernel's error.
-    async fn fill(&mut self, stream: &TcpStream) -> io::Result<usize> {
-        self.make_room()?;
-        loop {
-            stream.readable().await?;
-            match stream.try_read_buf(&mut self.buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read,
-            }
+    loop {
+        stream.readable().await?;
+        match stream.try_read_buf(input) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            read => return read,
         }
-    }
-
-    fn make_room(&mut self) -> io::Result<()> {
-        if self.start > 0 {
-            self.buffer.drain(..self.start);
-            self.start = 0;
-        }
-        let held = self.buffer.len();
-        let room = self.buffer.capacity();
-        if held >= MAX_BYTES {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
-        // A short answer does not pay for the room of a long one. Neither does a wait for its
-        // beginning.
-        if held == room {
-            let wanted = if room == 0 { FIRST_BYTES } else { MAX_BYTES };
-            self.buffer.reserve_exact(wanted.saturating_sub(held));
-        }
-        Ok(())
     }
 }
 
