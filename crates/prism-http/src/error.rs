@@ -4,17 +4,15 @@
 /// closed after the answer, because the start of the next request is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum HeadError {
-    /// A line ends with LF alone.
     #[error("a line of the head ends with a bare LF")]
     BareLf,
-    /// A CR is not followed by LF.
     #[error("the head holds a CR that is not followed by LF")]
     BareCr,
     /// A control character other than HTAB, or DEL.
     #[error("the head holds a control character")]
     ControlCharacter,
-    /// A header line starts with white space.
     #[error("a header line starts with white space (obsolete line folding)")]
     LineFolding,
     /// The first line is not `method SP target SP version`, or a status line.
@@ -44,10 +42,8 @@ pub enum HeadError {
     /// `CONNECT`, or a method name longer than any that exists.
     #[error("the method is not implemented")]
     Method,
-    /// HTTP/1.1 without `Host`.
     #[error("the Host header is missing")]
     HostMissing,
-    /// More than one `Host`.
     #[error("there is more than one Host header")]
     HostRepeated,
     /// `Host` is no `host[:port]`.
@@ -62,14 +58,12 @@ pub enum HeadError {
     /// More than one `Content-Length`, equal or not.
     #[error("there is more than one Content-Length header")]
     ContentLengthRepeated,
-    /// Both `Content-Length` and `Transfer-Encoding`.
     #[error("Content-Length and Transfer-Encoding are both present")]
     AmbiguousLength,
     /// `Transfer-Encoding` in HTTP/1.0, or one that does not end with a single
     /// `chunked`.
     #[error("Transfer-Encoding does not delimit the body")]
     TransferEncoding,
-    /// `Transfer-Encoding` with a coding besides `chunked`.
     #[error("a transfer coding other than chunked is not implemented")]
     TransferCoding,
     /// The declared body is longer than [`crate::Limits::body_bytes`].
@@ -120,6 +114,7 @@ impl HeadError {
 /// A body is refused. The connection cannot be used any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum BodyError {
     /// The size line of a chunk is not `HEXDIG+ [;extension] CRLF`.
     #[error("a chunk size is malformed")]
@@ -130,19 +125,15 @@ pub enum BodyError {
     /// Chunk extensions beyond [`crate::ChunkedDecoder::MAX_EXTENSION_BYTES`].
     #[error("chunk extensions are too long")]
     ExtensionsTooLong,
-    /// The data of a chunk is not followed by CRLF.
     #[error("a chunk is not ended by CRLF")]
     ChunkEnd,
-    /// A trailer line is malformed.
     #[error("the trailer section is malformed")]
     Trailer,
     /// Trailers beyond [`crate::ChunkedDecoder::MAX_TRAILER_BYTES`].
     #[error("the trailer section is too long")]
     TrailersTooLong,
-    /// The body is longer than allowed.
     #[error("the body is too long")]
     TooLong,
-    /// The connection ended before the body did.
     #[error("the connection ended within the body")]
     Truncated,
 }

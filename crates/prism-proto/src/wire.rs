@@ -4,17 +4,14 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The reason why bytes from the network are no message. The peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum DecodeError {
-    /// The message ends before its fields do.
     #[error("message is truncated: {0} is missing or cut")]
     Truncated(&'static str),
-    /// A field is above its limit.
     #[error("{0} is over its limit")]
     TooLong(&'static str),
-    /// A field holds a value that has no meaning.
     #[error("{0} has a value without meaning")]
     Invalid(&'static str),
-    /// The message goes on after its last field.
     #[error("{0} bytes follow the message")]
     Trailing(usize),
     /// The message has a version that this node does not speak.

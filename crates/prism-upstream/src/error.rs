@@ -4,6 +4,7 @@ use prism_http::{BodyError, HeadError};
 
 /// The reason why a request has no answer of an upstream.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say all")]
 pub enum Error {
     /// The head is malformed.
     #[error("{0}")]
@@ -23,31 +24,24 @@ pub enum Error {
          malformed escape, or leads above the root"
     )]
     AmbiguousPath,
-    /// No upstream gets this request.
     #[error("no upstream is for this request")]
     NoUpstream,
     /// Every server is out, or no backend is in reach.
     #[error("no server for this request is in reach")]
     OutOfReach,
-    /// The server took no connection.
     #[error("the server takes no connection")]
     NotConnected,
-    /// The server took no connection in time.
     #[error("the server takes no connection in time")]
     ConnectTimedOut,
-    /// The server ended the connection without an answer.
     #[error("the server ended the connection without an answer")]
     Ended,
-    /// The server's answer is malformed.
     #[error("the server's answer is malformed")]
     Malformed,
-    /// The server did not answer in time.
     #[error("the server did not answer in time")]
     Silent,
     /// The answer waited for its connection, and is gone.
     #[error("the answer of the server is lost")]
     Lost,
-    /// This node's configuration differs from most nodes'.
     #[error("this node has another configuration than most nodes")]
     Differs,
 }
