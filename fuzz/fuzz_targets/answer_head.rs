@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!((plain.status, plain.head_bytes), (head.status(), consumed));
     assert!(head.version() == Version::Http11 && head.keep_alive());
     let framing = ResponseFraming::Length(plain.body_bytes);
-    assert_eq!(head.framing(&Method::Get), Ok(framing));
+    assert_eq!(head.framing(&Method::GET), Ok(framing));
     let mut rest = head.clone();
     rest.remove_hop_by_hop();
     let dropped = head.headers().len() - rest.headers().len();

@@ -64,12 +64,7 @@ impl Https {
         let mut stream = BufferedStream::new(connector.connect(name, tcp).await?);
         let head = request_head(&parts, body.len());
         stream.write_all(&[&head, &*body].concat()).await?;
-        let method = match parts.method {
-            http::Method::HEAD => Method::Head,
-            http::Method::POST => Method::Post,
-            _ => Method::Get,
-        };
-        read(&mut stream, &method).await
+        read(&mut stream, &parts.method).await
     }
 }
 
@@ -110,7 +105,7 @@ fn request_head(parts: &http::request::Parts, body_bytes: usize) -> Vec<u8> {
         head.extend_from_slice(value.as_bytes());
         head.extend_from_slice(b"\r\n");
     }
-    if parts.method == http::Method::POST {
+    if parts.method == Method::POST {
         head.extend_from_slice(format!("Content-Length: {body_bytes}\r\n").as_bytes());
     }
     head.extend_from_slice(b"\r\n");

@@ -79,7 +79,7 @@ impl MemberConnection {
 
     /// The framing of the body behind a head.
     pub(crate) fn framing(head: &ResponseHead) -> io::Result<ResponseFraming> {
-        head.framing(&Method::Post).map_err(io::Error::other)
+        head.framing(&Method::POST).map_err(io::Error::other)
     }
 
     /// Reads the whole body. Returns also whether the connection can be used again.

@@ -24,7 +24,7 @@ impl<S: Service> Gateway<S> {
     /// The answer to a request that is not the service's.
     pub(crate) fn challenge(&self, head: &RequestHead, is_tls: bool) -> Option<ChallengeAnswer> {
         let challenges = self.shared.challenges.as_ref();
-        let is_read = matches!(head.method(), Method::Get | Method::Head);
+        let is_read = matches!(*head.method(), Method::GET | Method::HEAD);
         challenges.filter(|_| !is_tls && is_read)?(head.path())
     }
 }

@@ -85,7 +85,7 @@ impl<S: Service> Gateway<S> {
         io.consume(len);
         self.shared.counters.served_relayed.add_one();
         let mut exchange = Http1::new(io, &head, parts);
-        if preamble.alone && matches!(head.method(), Method::Put | Method::Post) {
+        if preamble.alone && matches!(*head.method(), Method::PUT | Method::POST) {
             let nodes = self.service.nodes();
             nodes
                 .serve_node(&mut exchange, &head, peer, &preamble.facts)

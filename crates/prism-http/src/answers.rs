@@ -132,7 +132,7 @@ mod tests {
         let mut input = Pieces(bytes, 0, piece);
         let mut reading = std::pin::pin!(async {
             let head = read_answer(&mut input, &Limits::DEFAULT).await?;
-            let framing = head.framing(&Method::Get)?;
+            let framing = head.framing(&Method::GET)?;
             Ok((
                 head.status(),
                 read_body(&mut input, framing, max_bytes).await?,

@@ -61,7 +61,7 @@ pub(crate) fn of_response(
     request: &Method,
 ) -> Result<ResponseFraming, HeadError> {
     let declared = declared(headers, version)?;
-    if *request == Method::Head || !status_allows_body(status) {
+    if *request == Method::HEAD || !status_allows_body(status) {
         return Ok(ResponseFraming::None);
     }
     Ok(match declared {

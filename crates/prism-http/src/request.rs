@@ -12,6 +12,9 @@ use crate::headers::{Headers, write_field};
 use crate::target::{Target, is_authority};
 use crate::{BodyFraming, HeadError, Limits, Method, Version};
 
+/// The longest method that is accepted; the longest registered one has 17 bytes.
+const MAX_METHOD_BYTES: usize = 24;
+
 /// A request head, owned and unambiguous: the start of the next request is certain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestHead {
@@ -203,10 +206,10 @@ impl RequestHead {
 }
 
 fn method(token: &str) -> Result<Method, HeadError> {
-    if token.len() > Method::MAX_BYTES || token == "CONNECT" {
+    if token.len() > MAX_METHOD_BYTES || token == "CONNECT" {
         return Err(HeadError::Method);
     }
-    Ok(Method::from_token(token))
+    Method::from_bytes(token.as_bytes()).map_err(|_| HeadError::Method)
 }
 
 /// Whether an option of `Connection` ends it.

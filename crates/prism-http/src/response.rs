@@ -115,7 +115,7 @@ impl ResponseHead {
             None if form.version == Version::Http11 => ResponseFraming::Chunked,
             None => ResponseFraming::UntilClose,
         };
-        let is_head = *form.method == Method::Head;
+        let is_head = *form.method == Method::HEAD;
         let can_stay = is_head || framing != ResponseFraming::UntilClose;
         let written = Written {
             framing: if is_head {

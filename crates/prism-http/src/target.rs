@@ -21,7 +21,7 @@ impl Target {
             return Err(HeadError::Target);
         }
         let path_start = match raw {
-            "*" if *method == Method::Options => 0,
+            "*" if *method == Method::OPTIONS => 0,
             _ if raw.starts_with('/') => 0,
             _ => absolute_path_start(raw)?,
         };
@@ -110,7 +110,7 @@ mod tests {
             ("https://[::1]:9/p", "/p", None, Some("[::1]:9")),
         ];
         for (raw, path, query, authority) in rows {
-            let t = Target::parse(raw, &Method::Get).unwrap();
+            let t = Target::parse(raw, &Method::GET).unwrap();
             assert_eq!(
                 (t.path(), t.query(), t.authority()),
                 (path, query, authority),
@@ -118,7 +118,7 @@ mod tests {
             );
             assert_eq!(t.raw(), raw);
         }
-        assert!(Target::parse("*", &Method::Options).is_ok());
+        assert!(Target::parse("*", &Method::OPTIONS).is_ok());
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
             "/\"\x7f",
         ] {
             assert_eq!(
-                Target::parse(raw, &Method::Get),
+                Target::parse(raw, &Method::GET),
                 Err(HeadError::Target),
                 "{raw}"
             );

@@ -169,7 +169,7 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(head.status(), 200);
-        let mut body = BodyReader::new(head.framing(&Method::Put).unwrap(), u64::MAX);
+        let mut body = BodyReader::new(head.framing(&Method::PUT).unwrap(), u64::MAX);
         let (mut rest, mut text) = (&io.written[len..], Vec::new());
         while !body.is_done() {
             let step = body.consume(rest).unwrap();

@@ -86,7 +86,7 @@ impl Objects {
     ) -> Result<(), Failure> {
         let exchange = &mut *call.exchange;
         let len = range.end - range.start;
-        let has_body = len > 0 && *call.request.head.method() != Method::Head;
+        let has_body = len > 0 && *call.request.head.method() != Method::HEAD;
         set(&mut head, "x-amz-request-id", request_id(exchange))?;
         set(&mut head, "Server", "Prism")?;
         // Damage that is found before the head is sent is an error.

@@ -147,7 +147,7 @@ impl BucketRules {
     /// own.
     pub(crate) async fn cors_fields(&self, head: &RequestHead) -> Option<Headers> {
         head.headers().get("origin")?;
-        if *head.method() == Method::Options {
+        if *head.method() == Method::OPTIONS {
             return None;
         }
         let pages = self.shared.pages();

@@ -31,7 +31,7 @@ async fn ask(address: SocketAddr, path: &str) -> io::Result<Value> {
     if head.status() != 200 {
         return Err(io::Error::other(format!("status {}", head.status())));
     }
-    let framing = head.framing(&Method::Get).map_err(io::Error::other)?;
+    let framing = head.framing(&Method::GET).map_err(io::Error::other)?;
     let body = read_body(&mut stream, framing, MAX_BYTES).await?;
     Ok(serde_json::from_slice(&body)?)
 }

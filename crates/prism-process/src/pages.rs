@@ -128,15 +128,15 @@ impl Visit {
     async fn answer(mut self) -> io::Result<()> {
         let head = match within(self.read_head()).await? {
             Some(Ok(head)) => head,
-            Some(Err(page)) => return self.send(&page, &Method::Get).await,
+            Some(Err(page)) => return self.send(&page, &Method::GET).await,
             None => return Ok(()),
         };
         let page = match (head.method(), head.path()) {
-            (Method::Get, "/events") => match self.streams.clone().try_acquire_owned() {
+            (&Method::GET, "/events") => match self.streams.clone().try_acquire_owned() {
                 Ok(_permit) => return self.send_events().await,
                 Err(_) => Some(Page::text(503, "Too many pages are open.\n")),
             },
-            (Method::Get | Method::Head, path) => (self.pages)(path).await,
+            (&Method::GET | &Method::HEAD, path) => (self.pages)(path).await,
             _ => Some(Page::text(405, "Only GET and HEAD.\n")),
         };
         let page = page.unwrap_or_else(|| Page::text(404, "There is no such page.\n"));

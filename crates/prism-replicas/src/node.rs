@@ -185,8 +185,8 @@ impl NodeRequests for Replicator {
             return send_reply(exchange, &Reply::from_result(Err(error))).await;
         }
         // Nodes prepare changes with PUT and ask questions with POST.
-        match head.method() {
-            Method::Put => self.serve_prepare(exchange, peer).await,
+        match *head.method() {
+            Method::PUT => self.serve_prepare(exchange, peer).await,
             _ => self.serve_question(exchange).await,
         }
     }

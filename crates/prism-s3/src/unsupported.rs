@@ -37,8 +37,8 @@ pub(crate) fn parameter(
 
 fn describe(method: &Method, target: Target, name: &str) -> String {
     let target = match (target, method, name) {
-        (Target::Object, Method::Post, "select") => return "SelectObjectContent".to_owned(),
-        (Target::Object, Method::Post, "restore") => return "RestoreObject".to_owned(),
+        (Target::Object, &Method::POST, "select") => return "SelectObjectContent".to_owned(),
+        (Target::Object, &Method::POST, "restore") => return "RestoreObject".to_owned(),
         (Target::Service, ..) => "the service",
         (Target::Bucket, ..) => "a bucket",
         (Target::Object, ..) => "an object",

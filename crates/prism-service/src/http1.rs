@@ -59,7 +59,7 @@ impl<'c, I: Io> Http1<'c, I> {
     pub fn new(io: &'c mut I, head: &RequestHead, parts: Http1Parts) -> Self {
         Self {
             body: RequestBody::new(head, MAX_SKIP_BYTES),
-            is_head: *head.method() == Method::Head,
+            is_head: *head.method() == Method::HEAD,
             version: head.version(),
             keep_alive: head.keep_alive() && !parts.closes,
             ..Self::without_head(io, parts)
@@ -117,9 +117,9 @@ impl<'c, I: Io> Http1<'c, I> {
     fn form(&self) -> AnswerForm<'_> {
         AnswerForm {
             method: if self.is_head {
-                &Method::Head
+                &Method::HEAD
             } else {
-                &Method::Get
+                &Method::GET
             },
             version: self.version,
             keep_alive: self.keep_alive,

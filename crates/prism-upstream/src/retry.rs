@@ -33,14 +33,13 @@ pub(crate) struct Tries {
 
 /// The next step after `failure`.
 pub(crate) fn step(failure: Failure, method: &Method, tries: Tries) -> Step {
-    let is_idempotent = method.is_safe() || matches!(method, Method::Put | Method::Delete);
     match failure {
         _ if tries.has_begun && tries.is_lost || tries.is_last => Step::GiveUp,
         Failure::Ended {
             was_used: true,
             is_unsent,
             ..
-        } if (is_idempotent || is_unsent) && !tries.is_again => Step::Again,
+        } if (method.is_idempotent() || is_unsent) && !tries.is_again => Step::Again,
         // Nobody else has the bytes that were read.
         Failure::Ended { .. } if method.is_safe() && !tries.has_begun => Step::Elsewhere,
         Failure::Ended { .. } | Failure::Silent | Failure::Malformed => Step::GiveUp,
@@ -61,17 +60,17 @@ mod tests {
         let idle = ended(true, false);
         let fresh = ended(false, false);
         for (failure, method, expected) in [
-            (idle, Method::Get, Step::Again),
-            (idle, Method::Put, Step::Again),
-            (idle, Method::Post, Step::GiveUp),
-            (idle, Method::Patch, Step::GiveUp),
+            (idle, Method::GET, Step::Again),
+            (idle, Method::PUT, Step::Again),
+            (idle, Method::POST, Step::GiveUp),
+            (idle, Method::PATCH, Step::GiveUp),
             // The end was found just before.
-            (ended(true, true), Method::Post, Step::Again),
-            (ended(false, true), Method::Post, Step::GiveUp),
-            (fresh, Method::Get, Step::Elsewhere),
-            (fresh, Method::Delete, Step::GiveUp),
-            (Failure::Silent, Method::Get, Step::GiveUp),
-            (Failure::Malformed, Method::Get, Step::GiveUp),
+            (ended(true, true), Method::POST, Step::Again),
+            (ended(false, true), Method::POST, Step::GiveUp),
+            (fresh, Method::GET, Step::Elsewhere),
+            (fresh, Method::DELETE, Step::GiveUp),
+            (Failure::Silent, Method::GET, Step::GiveUp),
+            (Failure::Malformed, Method::GET, Step::GiveUp),
         ] {
             let first = Tries::default();
             assert_eq!(
@@ -101,9 +100,9 @@ mod tests {
             has_begun: true,
             ..Tries::default()
         };
-        assert_eq!(step(idle, &Method::Put, kept), Step::Again);
-        assert_eq!(step(fresh, &Method::Get, kept), Step::GiveUp);
-        assert_eq!(step(idle, &Method::Get, again), Step::Elsewhere);
-        assert_eq!(step(idle, &Method::Delete, again), Step::GiveUp);
+        assert_eq!(step(idle, &Method::PUT, kept), Step::Again);
+        assert_eq!(step(fresh, &Method::GET, kept), Step::GiveUp);
+        assert_eq!(step(idle, &Method::GET, again), Step::Elsewhere);
+        assert_eq!(step(idle, &Method::DELETE, again), Step::GiveUp);
     }
 }

@@ -327,16 +327,16 @@ impl<N: NodeRequests> Service for Upstreams<N> {
 
 /// The operation of a request for logs and metrics.
 const fn operation(method: &Method) -> &'static str {
-    match method {
-        Method::Get => "GET",
-        Method::Head => "HEAD",
-        Method::Put => "PUT",
-        Method::Post => "POST",
-        Method::Delete => "DELETE",
-        Method::Options => "OPTIONS",
-        Method::Patch => "PATCH",
-        Method::Trace => "TRACE",
-        Method::Other(_) => "OTHER",
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::PUT => "PUT",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        Method::PATCH => "PATCH",
+        Method::TRACE => "TRACE",
+        _ => "OTHER",
     }
 }
 

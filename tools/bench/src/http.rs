@@ -75,7 +75,7 @@ pub(crate) fn answer(stream: &mut (impl Read + ?Sized)) -> Result<Vec<u8>> {
         more(&mut bytes)?;
     };
     bytes.drain(..len);
-    let mut reader = BodyReader::new(head.framing(&Method::Get)?, u64::MAX);
+    let mut reader = BodyReader::new(head.framing(&Method::GET)?, u64::MAX);
     let mut body = Vec::new();
     while !reader.is_done() {
         let step = reader.consume(&bytes)?;

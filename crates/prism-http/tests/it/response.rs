@@ -27,7 +27,7 @@ fn write(status: u16, form: &AnswerForm<'_>, body: Option<u64>) -> (String, Writ
 #[test]
 fn framing_fits_method_version_and_status() {
     use ResponseFraming as F;
-    let (get, head) = (Method::Get, Method::Head);
+    let (get, head) = (Method::GET, Method::HEAD);
     let (new, old) = (Version::Http11, Version::Http10);
     let rows = [
         (
@@ -121,7 +121,7 @@ fn framing_fits_method_version_and_status() {
 
 #[test]
 fn interim_answers_hold_no_framing() {
-    let (text, written) = write(100, &form(&Method::Put, Version::Http11, true), Some(1));
+    let (text, written) = write(100, &form(&Method::PUT, Version::Http11, true), Some(1));
     assert_eq!(text, "HTTP/1.1 100 Continue\r\nETag: \"x\"\r\n\r\n");
     assert_eq!(written.framing, ResponseFraming::None);
 }
@@ -138,7 +138,7 @@ fn fields_of_the_writer_cannot_be_doubled_or_forged() {
         .with("date", "never")
         .unwrap();
     let mut out = Vec::new();
-    let method = Method::Get;
+    let method = Method::GET;
     let _ = head.write_to(&form(&method, Version::Http11, true), Some(1), &mut out);
     assert_eq!(
         String::from_utf8(out).unwrap(),
@@ -177,7 +177,7 @@ fn parse(text: &str) -> Result<ResponseHead, HeadError> {
 
 #[test]
 fn what_is_written_is_parsed_back() {
-    let method = Method::Get;
+    let method = Method::GET;
     let (text, _) = write(206, &form(&method, Version::Http11, false), Some(7));
     let head = parse(&text).unwrap();
     assert_eq!(head.status(), 206);
@@ -196,43 +196,43 @@ fn what_is_written_is_parsed_back() {
 fn parsed_framing_fits_method_and_status() {
     use ResponseFraming as F;
     let rows = [
-        ("HTTP/1.1 200 OK", "", Method::Get, Ok(F::UntilClose)),
+        ("HTTP/1.1 200 OK", "", Method::GET, Ok(F::UntilClose)),
         (
             "HTTP/1.1 200 OK",
             "Content-Length: 4\r\n",
-            Method::Get,
+            Method::GET,
             Ok(F::Length(4)),
         ),
         (
             "HTTP/1.1 200 OK",
             "Content-Length: 4\r\n",
-            Method::Head,
+            Method::HEAD,
             Ok(F::None),
         ),
         (
             "HTTP/1.1 200",
             "Transfer-Encoding: chunked\r\n",
-            Method::Get,
+            Method::GET,
             Ok(F::Chunked),
         ),
-        ("HTTP/1.1 204 No Content", "", Method::Get, Ok(F::None)),
+        ("HTTP/1.1 204 No Content", "", Method::GET, Ok(F::None)),
         (
             "HTTP/1.1 304 Not Modified",
             "Content-Length: 4\r\n",
-            Method::Get,
+            Method::GET,
             Ok(F::None),
         ),
-        ("HTTP/1.1 100 Continue", "", Method::Put, Ok(F::None)),
+        ("HTTP/1.1 100 Continue", "", Method::PUT, Ok(F::None)),
         (
             "HTTP/1.1 200 OK",
             "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
-            Method::Get,
+            Method::GET,
             Err(HeadError::AmbiguousLength),
         ),
         (
             "HTTP/1.0 200 OK",
             "Transfer-Encoding: chunked\r\n",
-            Method::Get,
+            Method::GET,
             Err(HeadError::TransferEncoding),
         ),
     ];
@@ -270,7 +270,7 @@ fn lines_of_an_answer_may_end_with_lf_alone() {
     ] {
         let head = parse(text).unwrap();
         assert_eq!(head.headers().get_str("a"), Some("b"), "{text:?}");
-        assert_eq!(head.framing(&Method::Get), Ok(ResponseFraming::Length(3)));
+        assert_eq!(head.framing(&Method::GET), Ok(ResponseFraming::Length(3)));
         // A node does not write it, so that its bytes cannot go on unchanged.
         assert_eq!(PlainAnswer::find(text.as_bytes(), &Limits::ANSWER), None);
     }
@@ -279,7 +279,7 @@ fn lines_of_an_answer_may_end_with_lf_alone() {
 #[test]
 fn a_reason_goes_on_as_the_server_has_given_it() {
     let form = AnswerForm {
-        method: &Method::Get,
+        method: &Method::GET,
         version: Version::Http11,
         keep_alive: true,
         date: "",
@@ -290,6 +290,7 @@ fn a_reason_goes_on_as_the_server_has_given_it() {
         ("HTTP/1.1 200 Fine, thanks", "HTTP/1.1 200 Fine, thanks"),
         ("HTTP/1.1 200 ", "HTTP/1.1 200 OK"),
         ("HTTP/1.1 200", "HTTP/1.1 200 OK"),
+        ("HTTP/1.1 413", "HTTP/1.1 413 Content Too Large"),
         ("HTTP/1.1 299 Own", "HTTP/1.1 299 Own"),
         ("HTTP/1.1 299 ", "HTTP/1.1 299 "),
     ] {
@@ -309,7 +310,7 @@ fn a_426_keeps_the_protocol_that_it_wants_and_no_other_status_does() {
         head.remove_hop_by_hop();
         assert_eq!(head.headers().get_str("upgrade").is_some(), stays);
         let form = AnswerForm {
-            method: &Method::Get,
+            method: &Method::GET,
             version: Version::Http11,
             keep_alive: false,
             date: "",
@@ -347,7 +348,7 @@ fn a_plain_answer_is_what_the_parser_says_it_is() {
     let (parsed, head_bytes) = parsed.unwrap().unwrap();
     assert_eq!((plain.status, plain.head_bytes), (200, head_bytes));
     assert_eq!(plain.body_bytes, 12);
-    let framing = parsed.framing(&Method::Get);
+    let framing = parsed.framing(&Method::GET);
     assert_eq!(framing, Ok(ResponseFraming::Length(12)));
     for len in 0..head_bytes {
         let found = PlainAnswer::find(&answer[..len], &Limits::DEFAULT);

@@ -31,7 +31,7 @@ impl Operation {
             (bucket, "") => (BucketName::parse(bucket)?, None),
             (bucket, key) => (BucketName::parse(bucket)?, Some(ObjectKey::parse(key)?)),
         };
-        if *head.method() == Method::Options {
+        if *head.method() == Method::OPTIONS {
             return Ok(Self::Bucket(bucket, BucketOperation::Preflight));
         }
         let Some(key) = key else {
@@ -64,9 +64,9 @@ fn of_service(method: &Method, query: &Query) -> Operation {
     if let Some(what) = un::parameter(method, Target::Service, query, |_| false) {
         return unsupported(what);
     }
-    match method {
-        Method::Get => Operation::ListBuckets,
-        Method::Options => Operation::Preflight,
+    match *method {
+        Method::GET => Operation::ListBuckets,
+        Method::OPTIONS => Operation::Preflight,
         _ => unsupported(format!("{method} of the service")),
     }
 }
@@ -105,8 +105,8 @@ fn find<T>(
             source,
         })
         .map(wrap),
-        (None, Method::Post) if target == Target::Bucket => Ok(unsupported("PostObject")),
-        (None, Method::Post) => Ok(unsupported("POST of an object")),
+        (None, &Method::POST) if target == Target::Bucket => Ok(unsupported("PostObject")),
+        (None, &Method::POST) => Ok(unsupported("POST of an object")),
         (None, _) => Err(Code::MethodNotAllowed.into()),
     }
 }

@@ -107,7 +107,7 @@ impl Operation {
 
     /// Whether the operation changes a bucket itself, and not objects in it.
     pub const fn changes_bucket(&self) -> bool {
-        let is_change = matches!(self.row().request.method, Method::Put | Method::Delete);
+        let is_change = matches!(self.row().request.method, Method::PUT | Method::DELETE);
         is_change && matches!(self, Self::Bucket(..))
     }
 

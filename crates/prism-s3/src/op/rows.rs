@@ -71,6 +71,13 @@ macro_rules! table {
 }
 use table;
 
+const GET: Method = Method::GET;
+const HEAD: Method = Method::HEAD;
+const PUT: Method = Method::PUT;
+const POST: Method = Method::POST;
+const DELETE: Method = Method::DELETE;
+const OPTIONS: Method = Method::OPTIONS;
+
 const READ: Rights = Rights::NONE.with(Right::Read);
 const WRITE: Rights = Rights::NONE.with(Right::Write);
 const OWNER: Rights = Rights::NONE.with(Right::Owner);
@@ -95,16 +102,16 @@ const fn of_service(name: &'static str, method: Method, answerer: Answerer) -> R
     }
 }
 
-pub(super) static LIST_BUCKETS: Row = of_service("ListBuckets", Method::Get, Answerer::Backend);
+pub(super) static LIST_BUCKETS: Row = of_service("ListBuckets", Method::GET, Answerer::Backend);
 
 pub(super) static SERVICE_PREFLIGHT: Row = {
-    let mut row = of_service("Preflight", Method::Options, Answerer::Reader);
+    let mut row = of_service("Preflight", Method::OPTIONS, Answerer::Reader);
     row.permission = Permission::Nothing;
     row
 };
 
 /// An unsupported operation does nothing. Only callers who are known learn what is missing.
-pub(super) static UNSUPPORTED: Row = of_service("Unsupported", Method::Get, Answerer::Reader);
+pub(super) static UNSUPPORTED: Row = of_service("Unsupported", Method::GET, Answerer::Reader);
 
 #[cfg(test)]
 mod tests {

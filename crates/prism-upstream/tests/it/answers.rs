@@ -212,7 +212,7 @@ fn a_long_answer_waits_for_its_connection_and_a_short_one_does_not() {
         let asked = bed.ask_relayed("POST /a HTTP/1.1\r\nHost: h", id, Some(4));
         let text = asked.client.text();
         assert!(
-            text.starts_with("HTTP/1.1 421 \r\nPrism-Answer: parked\r\n"),
+            text.starts_with("HTTP/1.1 421 Misdirected Request\r\nPrism-Answer: parked\r\n"),
             "{text}"
         );
         let answer = bed.ask_relayed("POST /a HTTP/1.1\r\nHost: h", id, None);
@@ -225,7 +225,7 @@ fn a_long_answer_waits_for_its_connection_and_a_short_one_does_not() {
     let short = bed.ask_relayed("POST /a HTTP/1.1\r\nHost: h", 9, Some(4));
     let text = short.client.text();
     assert!(
-        text.starts_with("HTTP/1.1 421 \r\nPrism-Answer: final\r\n"),
+        text.starts_with("HTTP/1.1 421 Misdirected Request\r\nPrism-Answer: final\r\n"),
         "{text}"
     );
     server.join();

@@ -138,7 +138,7 @@ fn mass_put(cluster: &Cluster, label: &str, connect: fn(&Cluster, usize) -> Vec<
         if object.key.ends_with(['0', '2', '4', '6', '8']) {
             client.send(&Request::put_signed(object).encode(cluster));
             client.send_object(object);
-            let answer = client.answer(&Method::Put);
+            let answer = client.answer(&Method::PUT);
             assert_eq!(answer.status(), 200, "{}: {}", object.key, answer.text());
         } else {
             client.put(cluster, object);

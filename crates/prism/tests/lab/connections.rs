@@ -76,7 +76,7 @@ fn pipelined_puts_and_gets_keep_their_order() {
     client.send(&bytes);
     for (older, newer) in objects.iter().zip(&newer) {
         client.expect(older);
-        assert_eq!(client.answer(&Method::Put).status(), 200);
+        assert_eq!(client.answer(&Method::PUT).status(), 200);
         client.expect(newer);
     }
     end(&cluster, client, watch);
@@ -118,7 +118,7 @@ fn continue_is_sent_by_the_holder_and_a_refusal_comes_before_the_body() {
         client.send(&put.encode(&cluster));
         assert_eq!(client.head().status(), 100);
         client.send_object(object);
-        assert_eq!(client.answer(&Method::Put).status(), 200);
+        assert_eq!(client.answer(&Method::PUT).status(), 200);
         client.get(&cluster, object);
     }
     // The owner refuses it: there is no such bucket.
@@ -192,7 +192,7 @@ fn a_client_that_half_closes_after_a_put_gets_its_answer() {
         client.send(&Request::put_signed(&object).encode(&cluster));
         client.send_object(&object);
         client.half_close();
-        assert_eq!(client.answer(&Method::Put).status(), 200);
+        assert_eq!(client.answer(&Method::PUT).status(), 200);
         client.expect_end();
         drop(client);
         cluster.connect().get(&cluster, &object);
@@ -515,7 +515,7 @@ fn chunked_bodies_are_stored() {
             rest = later;
         }
         client.send(b"0\r\n\r\n");
-        let answer = client.answer(&Method::Put);
+        let answer = client.answer(&Method::PUT);
         assert_eq!(answer.status(), 200, "{}", answer.text());
         client.get(&cluster, &object);
     }
@@ -535,7 +535,7 @@ fn a_body_that_is_not_what_was_signed_is_not_stored() {
         let mut body = absent.bytes().to_vec();
         body[299_999] ^= 1;
         client.send(&body);
-        let answer = client.answer(&Method::Put);
+        let answer = client.answer(&Method::PUT);
         assert_eq!(answer.status(), 400, "{}", answer.text());
         assert!(
             answer.text().contains("XAmzContentSHA256Mismatch"),
@@ -548,7 +548,7 @@ fn a_body_that_is_not_what_was_signed_is_not_stored() {
         let newer = object.other(object.len);
         client.send(&Request::put_signed(&newer).encode(&cluster));
         client.send_object(object);
-        assert_eq!(client.answer(&Method::Put).status(), 400);
+        assert_eq!(client.answer(&Method::PUT).status(), 400);
         client.get(&cluster, object);
     }
     end(&cluster, client, watch);

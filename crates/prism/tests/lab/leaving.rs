@@ -110,7 +110,7 @@ impl Caller {
         client.send(&request.encode_by(&signer, service));
         if writes {
             client.send_object(object);
-            let answer = client.answer(&Method::Put);
+            let answer = client.answer(&Method::PUT);
             assert_eq!(
                 answer.status(),
                 200,
@@ -264,7 +264,7 @@ fn a_backend_that_ends_cuts_nobody_and_keeps_nobody_waiting() {
         let reading = scope.spawn(|| {
             let head = slow.head();
             let mut offset = 0;
-            slow.body(&head, &Method::Get, |piece| {
+            slow.body(&head, &Method::GET, |piece| {
                 long.check(offset, piece);
                 offset += piece.len() as u64;
                 if begun.elapsed() < Duration::from_secs(3) {
@@ -283,7 +283,7 @@ fn a_backend_that_ends_cuts_nobody_and_keeps_nobody_waiting() {
                 let due = Duration::from_millis(2000 * offset / upload.len);
                 std::thread::sleep(due.saturating_sub(begun.elapsed()));
             }
-            slow_put.answer(&Method::Put).status()
+            slow_put.answer(&Method::PUT).status()
         });
         std::thread::sleep(Duration::from_millis(500));
         let stopping = Instant::now();

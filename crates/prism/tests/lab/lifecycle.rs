@@ -51,7 +51,7 @@ fn the_other_backends_serve_on_when_one_is_killed() {
             clients[0].expect_body(&head, dead);
             break;
         }
-        clients[0].body(&head, &Method::Get, |_| {});
+        clients[0].body(&head, &Method::GET, |_| {});
         assert!(
             begun.elapsed() < Duration::from_secs(5),
             "still {}",
@@ -124,7 +124,7 @@ fn read_slowly(client: &mut Client, object: &Object, go_on: &AtomicBool) -> u64 
     let head = client.head();
     assert_eq!(head.status(), 200);
     let (mut offset, mut slowly) = (0, 0);
-    client.body(&head, &Method::Get, |piece| {
+    client.body(&head, &Method::GET, |piece| {
         object.check(offset, piece);
         offset += piece.len() as u64;
         if !go_on.load(Ordering::Relaxed) {

@@ -111,7 +111,7 @@ impl Life<'_> {
             client.send(&put.encode(self.cluster));
             assert_eq!(client.head().status(), 100);
             client.send_object(&object);
-            assert_eq!(client.answer(&Method::Put).status(), 200);
+            assert_eq!(client.answer(&Method::PUT).status(), 200);
         } else {
             client.put(self.cluster, &object);
         }

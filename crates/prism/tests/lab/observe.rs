@@ -404,7 +404,7 @@ fn a_request_is_followed_by_its_identifier_into_the_log() {
     // HEAD is relayed by the node at which the connection is.
     let head = cluster.request("HEAD", &format!("/{}", objects[0].key));
     client.send(&head);
-    let answer = client.answer(&Method::Head);
+    let answer = client.answer(&Method::HEAD);
     let line = line_of(answer.header("x-amz-request-id"));
     assert_eq!(
         (&line["path"], &line["backend"]),

@@ -156,7 +156,7 @@ fn a_relay_that_breaks_within_a_body_is_told_at_once_and_the_next_request_is_fou
         });
         cluster.lab.kill("be1").unwrap();
         let killed = Instant::now();
-        let answer = client.answer(&prism_http::Method::Put);
+        let answer = client.answer(&prism_http::Method::PUT);
         assert_eq!(answer.status(), 503, "{}", answer.text());
         let waited = killed.elapsed();
         assert!(waited < Duration::from_secs(2), "{waited:?}");
@@ -212,7 +212,7 @@ fn a_node_that_is_cut_off_is_noticed_by_all_who_wait_for_it() {
     let begun = Instant::now();
     asks.send(&Request::get(&other_short).encode(&cluster));
     for client in [&mut asks, &mut sends] {
-        let answer = client.answer(&prism_http::Method::Get);
+        let answer = client.answer(&prism_http::Method::GET);
         assert_eq!(answer.status(), 503, "{}", answer.text());
         let waited = begun.elapsed();
         say(&format!("noticed after {waited:?}"));

@@ -55,8 +55,8 @@ pub(crate) fn attempt_over(
         more(&mut stream, &mut bytes)?;
     };
     let method = match head.status() {
-        204 => Method::Delete,
-        _ => Method::Get,
+        204 => Method::DELETE,
+        _ => Method::GET,
     };
     let mut reader = BodyReader::new(head.framing(&method).unwrap(), u64::MAX);
     let (mut at, mut data) = (len, Vec::new());

@@ -321,7 +321,7 @@ fn one_trace_shows_frontend_hand_off_switch_and_backend() {
     let trace = "5bf92f3577b34da6a3ce929d0e0e4736";
     let mut client = cluster.connect();
     client.send(&with_trace(&cluster, "HEAD", &objects[1], &sampled(trace)));
-    let answer = client.answer(&Method::Head);
+    let answer = client.answer(&Method::HEAD);
     let id = answer.header("x-amz-request-id").to_owned();
     let spans = collector.trace(trace, 2);
     let (root, answer) = (
@@ -374,7 +374,7 @@ fn no_request_waits_for_a_collector_that_is_gone_or_silent() {
     let mut ask = || {
         let begun = Instant::now();
         client.send(&head);
-        assert_eq!(client.answer(&Method::Head).status(), 200);
+        assert_eq!(client.answer(&Method::HEAD).status(), 200);
         assert!(begun.elapsed() < MAX_ANSWER, "{:?}", begun.elapsed());
     };
     ask();

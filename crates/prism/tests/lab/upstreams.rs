@@ -302,7 +302,7 @@ fn a_request_is_sent_again_only_where_that_is_safe() {
     behind.apps.start("be0");
     eventually("it serves again", PATIENCE, || {
         client.send(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n");
-        client.answer(&Method::Get).status() == 200
+        client.answer(&Method::GET).status() == 200
     });
 }
 
@@ -385,7 +385,7 @@ fn ask(behind: &Behind, client: &mut Client, method: &str, path: &str) {
     assert!(head.status() < 300, "{method} {path}: {}", head.status());
     assert!(head.headers().get("Prism-Answer").is_none());
     let (mut body, mut first) = (Vec::new(), None);
-    client.body(&head, &Method::Get, |piece| {
+    client.body(&head, &Method::GET, |piece| {
         first.get_or_insert_with(|| asked.elapsed());
         body.extend_from_slice(piece);
     });

@@ -1,10 +1,8 @@
 //! The operations on objects, and on uploads of them.
 
 use Body::{Data, Skipped};
-use Method::{Delete, Get, Head, Post, Put};
-use prism_http::Method;
 
-use super::{DOCUMENT, Entry, LONG_LIST, READ, WRITE, table};
+use super::{DELETE, DOCUMENT, Entry, GET, HEAD, LONG_LIST, POST, PUT, READ, WRITE, table};
 use crate::conditions::Conditions;
 use crate::op::params::{upload_id, version_id};
 use crate::op::row::{Answerer, Body, Permission, Request, Row};
@@ -19,43 +17,43 @@ const VERSION: &[&str] = &["versionId"];
 
 table! { OBJECT of Op:
     CREATE_UPLOAD "CreateMultipartUpload" Op::CreateUpload(_) =>
-        Request::new(Post, &["uploads"]), OneOf(WRITE, [PutObject]), Skipped, Owner,
+        Request::new(POST, &["uploads"]), OneOf(WRITE, [PutObject]), Skipped, Owner,
         |given| CreateUpload::parse(given).map(Op::CreateUpload);
     UPLOAD_PART "UploadPart" Op::UploadPart(_) =>
-        Request::new(Put, &["uploadId", "partNumber"]),
+        Request::new(PUT, &["uploadId", "partNumber"]),
         OneOf(WRITE, [PutObject]), Data, Owner moving,
         |given| UploadPart::parse(given).map(Op::UploadPart);
     COPY_PART "UploadPartCopy" Op::CopyPart(_) =>
-        Request::new(Put, &["uploadId", "partNumber"]).copying(),
+        Request::new(PUT, &["uploadId", "partNumber"]).copying(),
         OneOf(WRITE, [PutObject]), Skipped, Owner,
         |given| CopyPart::parse(given).map(Op::CopyPart);
     LIST_PARTS "ListParts" Op::ListParts(_) =>
-        Request::new(Get, &["uploadId"]).with(&ListParts::PARAMETERS),
+        Request::new(GET, &["uploadId"]).with(&ListParts::PARAMETERS),
         OneOf(WRITE, [ListMultipartUploadParts]), Skipped, Owner,
         |given| ListParts::parse(given).map(Op::ListParts);
     COMPLETE_UPLOAD "CompleteMultipartUpload" Op::CompleteUpload(_) =>
-        Request::new(Post, &["uploadId"]), OneOf(WRITE, [PutObject]), LONG_LIST, Owner,
+        Request::new(POST, &["uploadId"]), OneOf(WRITE, [PutObject]), LONG_LIST, Owner,
         |given| CompleteUpload::parse(given).map(Op::CompleteUpload);
     ABORT_UPLOAD "AbortMultipartUpload" Op::AbortUpload { .. } =>
-        Request::new(Delete, &["uploadId"]), OneOf(WRITE, [AbortMultipartUpload]), Skipped, Owner,
+        Request::new(DELETE, &["uploadId"]), OneOf(WRITE, [AbortMultipartUpload]), Skipped, Owner,
         |given| {
             let upload = upload_id(given);
             Ok(Op::AbortUpload { upload })
         };
     GET_TAGGING "GetObjectTagging" Op::GetTagging { .. } =>
-        Request::new(Get, &["tagging"]).with(VERSION),
+        Request::new(GET, &["tagging"]).with(VERSION),
         OfVersion(READ, [GetObjectTagging], [GetObjectVersionTagging]), Skipped, Replica,
         |given| version_id(given).map(|version| Op::GetTagging { version });
     PUT_TAGGING "PutObjectTagging" Op::PutTagging { .. } =>
-        Request::new(Put, &["tagging"]).with(VERSION),
+        Request::new(PUT, &["tagging"]).with(VERSION),
         OfVersion(WRITE, [PutObjectTagging], [PutObjectVersionTagging]), DOCUMENT, Owner,
         |given| version_id(given).map(|version| Op::PutTagging { version });
     DELETE_TAGGING "DeleteObjectTagging" Op::DeleteTagging { .. } =>
-        Request::new(Delete, &["tagging"]).with(VERSION),
+        Request::new(DELETE, &["tagging"]).with(VERSION),
         OfVersion(WRITE, [DeleteObjectTagging], [DeleteObjectVersionTagging]), Skipped, Owner,
         |given| version_id(given).map(|version| Op::DeleteTagging { version });
     GET_ATTRIBUTES "GetObjectAttributes" Op::GetAttributes(_) =>
-        Request::new(Get, &["attributes"]).with(VERSION),
+        Request::new(GET, &["attributes"]).with(VERSION),
         OfVersion(
             READ,
             [GetObject, GetObjectAttributes],
@@ -63,21 +61,21 @@ table! { OBJECT of Op:
         ), Skipped, Replica,
         |given| Attributes::parse(given).map(Op::GetAttributes);
     GET_OBJECT "GetObject" Op::Get(_) =>
-        Request::new(Get, &[]).with(&ReadObject::PARAMETERS),
+        Request::new(GET, &[]).with(&ReadObject::PARAMETERS),
         OfVersion(READ, [GetObject], [GetObjectVersion]), Skipped, Replica moving,
         |given| ReadObject::parse(given).map(Op::Get);
     HEAD_OBJECT "HeadObject" Op::Head(_) =>
-        Request::new(Head, &[]).with(&ReadObject::PARAMETERS),
+        Request::new(HEAD, &[]).with(&ReadObject::PARAMETERS),
         OfVersion(READ, [GetObject], [GetObjectVersion]), Skipped, Replica,
         |given| ReadObject::parse(given).map(Op::Head);
     PUT_OBJECT "PutObject" Op::Put(_) =>
-        Request::new(Put, &[]), OneOf(WRITE, [PutObject]), Data, Owner moving,
+        Request::new(PUT, &[]), OneOf(WRITE, [PutObject]), Data, Owner moving,
         |given| PutObject::parse(given).map(Op::Put);
     COPY_OBJECT "CopyObject" Op::Copy(_) =>
-        Request::new(Put, &[]).copying(), OneOf(WRITE, [PutObject]), Skipped, Owner,
+        Request::new(PUT, &[]).copying(), OneOf(WRITE, [PutObject]), Skipped, Owner,
         |given| CopyObject::parse(given).map(|copy| Op::Copy(Box::new(copy)));
     DELETE_OBJECT "DeleteObject" Op::Delete { .. } =>
-        Request::new(Delete, &[]).with(VERSION),
+        Request::new(DELETE, &[]).with(VERSION),
         OfVersion(WRITE, [DeleteObject], [DeleteObjectVersion]), Skipped, Owner,
         |given| {
             Ok(Op::Delete {

@@ -314,7 +314,7 @@ fn a_hand_off_under_way_is_not_disturbed_by_the_certificate_of_a_third_node() {
                 }
             }
         }
-        let answer = client.answer(&prism_http::Method::Get);
+        let answer = client.answer(&prism_http::Method::GET);
         assert!([200, 503].contains(&answer.status()), "{}", answer.text());
         cluster.lab.heal("be1").unwrap();
         client.get(&cluster, &objects[0]);

@@ -48,7 +48,7 @@ pub fn intercept(
             }
         }
         client.stream.set_nonblocking(false).unwrap();
-        assert_eq!(client.answer(&Method::Get).status(), 503);
+        assert_eq!(client.answer(&Method::GET).status(), 503);
     }
     panic!("the frontend does not hand over");
 }
@@ -126,7 +126,7 @@ fn a_hand_off_sent_again_does_not_disturb_the_connection() {
     let is_accepted = matches!(verdict, Frame::Accepted { id, .. } if id == sent.id);
     assert!(is_accepted, "{verdict:?}");
     source.send(&verdict.encode()).unwrap();
-    let answer = client.answer(&Method::Get);
+    let answer = client.answer(&Method::GET);
     assert_eq!(answer.status(), 200, "{}", answer.text());
     let known = bed.flow_of(client.local()).unwrap();
     assert_eq!(known.epoch, sent.epoch, "the hand-off's own epoch");
@@ -193,7 +193,7 @@ fn a_target_that_cannot_read_what_was_verified_verifies_the_request_itself() {
     let verdict = target.verdict().unwrap();
     assert!(matches!(verdict, Frame::Accepted { .. }), "{verdict:?}");
     source.send(&verdict.encode()).unwrap();
-    let answer = client.answer(&Method::Get);
+    let answer = client.answer(&Method::GET);
     assert_eq!(answer.status(), 200, "{}", answer.text());
     client.get(bed.object_of("be1"));
     drop(client);

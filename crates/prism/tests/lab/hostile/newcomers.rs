@@ -90,7 +90,7 @@ fn a_caller_who_is_not_known_has_its_answer_before_the_body_and_then_an_end() {
         .stream
         .write_all(&[&put[..], b"some"].concat())
         .unwrap();
-    let answer = client.answer(&Method::Put);
+    let answer = client.answer(&Method::PUT);
     assert_eq!(answer.status(), 403, "{}", answer.text());
     assert!(!answer.keep_alive());
     assert!(begun.elapsed() < Duration::from_secs(1));

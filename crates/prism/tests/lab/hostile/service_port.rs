@@ -14,7 +14,7 @@ use crate::support::{Known, eventually, say, turn};
 fn ends_with(bed: &Bed, bytes: &[u8]) -> (u16, String) {
     let mut client = bed.client();
     client.stream.write_all(bytes).unwrap();
-    let answer = client.try_answer(&Method::Get);
+    let answer = client.try_answer(&Method::GET);
     let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
     let answer = answer.unwrap_or_else(|error| panic!("{shown:?}: {error}"));
     assert!(!answer.keep_alive(), "{shown:?}: {}", answer.text());
@@ -139,7 +139,7 @@ fn slow_heads_end(bed: &Bed) {
         std::thread::sleep(Duration::from_millis(100));
     }
     for client in &mut clients {
-        let answer = client.answer(&Method::Get);
+        let answer = client.answer(&Method::GET);
         assert_eq!(answer.status(), 400, "{}", answer.text());
         assert!(answer.text().contains("<Code>RequestTimeout</Code>"));
         client.expect_end();

@@ -73,10 +73,10 @@ fn comes_back(
     let wire = say_verdict(says, wire, sent.id);
     shed(listener, client);
     let took = said.elapsed();
-    let answer = client.answer(&Method::Get);
+    let answer = client.answer(&Method::GET);
     assert_eq!(answer.status(), 503, "{says:?}: {}", answer.text());
     assert!(answer.keep_alive(), "{says:?}");
-    let answer = client.answer(&Method::Get);
+    let answer = client.answer(&Method::GET);
     assert_eq!(answer.status(), 200, "{says:?}: {}", answer.text());
     assert!(answer.body == content(n), "{says:?}: other bytes");
     if let (Says::NothingInTime, Some(mut wire)) = (says, wire) {

@@ -59,7 +59,7 @@ fn pipelined(bed: &Bed, client: &mut NumberedClient) -> usize {
         .collect();
     client.stream.write_all(&requests.concat()).unwrap();
     for _ in 0..ROUNDS {
-        let answer = client.answer(&Method::Get);
+        let answer = client.answer(&Method::GET);
         assert_eq!(answer.status(), 200, "{}", answer.text());
         assert!(answer.body == content(n), "other bytes");
     }
@@ -83,7 +83,7 @@ fn in_pieces(bed: &Bed, client: &mut NumberedClient) -> usize {
         std::thread::sleep(Duration::from_micros(100));
     }
     for _ in 0..ROUNDS {
-        let answer = client.answer(&Method::Get);
+        let answer = client.answer(&Method::GET);
         assert_eq!(answer.status(), 200, "{}", answer.text());
         assert!(answer.body == content(n), "other bytes");
     }

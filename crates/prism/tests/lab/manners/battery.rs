@@ -71,8 +71,8 @@ impl Asked {
         Self {
             bytes,
             method: match method {
-                "HEAD" => Method::Head,
-                _ => Method::Get,
+                "HEAD" => Method::HEAD,
+                _ => Method::GET,
             },
             status,
             body,
@@ -112,7 +112,7 @@ impl Asked {
         let digest = hex(digest(&SHA256, &body).as_ref());
         Self {
             bytes,
-            method: Method::Post,
+            method: Method::POST,
             status: 200,
             body: format!("{} {digest} {trailer}\n", body.len()).into_bytes(),
         }

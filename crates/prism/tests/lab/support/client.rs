@@ -423,7 +423,7 @@ impl Client {
     pub fn try_call(&mut self, request: &[u8]) -> io::Result<Answer> {
         self.try_send(request)?;
         let is_head = request.starts_with(b"HEAD ");
-        self.try_answer(if is_head { &Method::Head } else { &Method::Get })
+        self.try_answer(if is_head { &Method::HEAD } else { &Method::GET })
     }
 
     /// Reads an answer that has to be `object`.
@@ -436,12 +436,12 @@ impl Client {
     pub fn expect_body(&mut self, head: &ResponseHead, object: &Object) {
         if head.status() != 200 {
             let mut text = Vec::new();
-            self.body(head, &Method::Get, |piece| text.extend_from_slice(piece));
+            self.body(head, &Method::GET, |piece| text.extend_from_slice(piece));
             let text = String::from_utf8_lossy(&text).into_owned();
             panic!("{}: status {}: {text}", object.key, head.status());
         }
         let mut offset = 0;
-        self.body(head, &Method::Get, |piece| {
+        self.body(head, &Method::GET, |piece| {
             object.check(offset, piece);
             offset += piece.len() as u64;
         });
@@ -464,7 +464,7 @@ impl Client {
     pub fn try_to_put(&mut self, cluster: &Cluster, object: &Object) -> Answer {
         self.send(&Request::put_unsigned(object).encode(cluster));
         self.send_object(object);
-        self.answer(&Method::Put)
+        self.answer(&Method::PUT)
     }
 
     /// Sends an object's bytes.

@@ -178,7 +178,7 @@ fn the_longest_wait_gives_way(behind: &Behind, &Place { host, path }: &Place) {
         });
         eventually("it ends", PATIENCE, || ended_but(&held, 2) == gone);
     }
-    let answer = held[2].answer(&Method::Get);
+    let answer = held[2].answer(&Method::GET);
     assert_eq!(answer.status(), 200, "{}", answer.text());
     // Guests that stay are served, and so are the others.
     ask(&mut held[0], path);

@@ -57,7 +57,7 @@ fn relayed_requests_are_carried_out_once_and_answered_as_direct_ones_are() {
             writer.write_all(head.as_bytes()).unwrap();
             writer.write_all(&sent).unwrap();
         });
-        client.answer(&Method::Put)
+        client.answer(&Method::PUT)
     });
     assert_eq!(answer.status(), 200, "{}", answer.text());
     let first = answer.body.iter().zip(&sent).position(|(a, b)| a != b);
@@ -128,7 +128,7 @@ fn a_relayed_client_may_send_everything_before_it_reads() {
     let head = format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: {UPLOAD_BYTES}\r\n\r\n");
     client.stream.write_all(head.as_bytes()).unwrap();
     client.stream.write_all(&pattern(UPLOAD_BYTES)).unwrap();
-    let answer = client.answer(&Method::Post);
+    let answer = client.answer(&Method::POST);
     assert_eq!(answer.status(), 200, "{}", answer.text());
     assert!(answer.body == pattern(UPLOAD_BYTES), "another body");
     assert_eq!(cluster.sum("requests", "relayed"), relayed + 1);

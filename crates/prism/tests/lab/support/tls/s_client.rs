@@ -99,7 +99,7 @@ impl SClient {
             {
                 self.unread.drain(..len);
                 assert_eq!(head.status(), 200);
-                assert!(head.framing(&Method::Get).is_ok());
+                assert!(head.framing(&Method::GET).is_ok());
                 return head
                     .headers()
                     .get_str("content-length")
