@@ -15,10 +15,9 @@ const MAX_CONTACTS: usize = 10;
 /// Longest URL in bytes.
 const MAX_URL_BYTES: usize = 2_048;
 
-/// `[service.acme]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Acme {
+section! {
+    /// `[service.acme]`
+    pub struct Acme;
     /// Required. The URL of the authority's directory, as in
     /// `https://acme-v02.api.letsencrypt.org/directory`. Frontends have to reach it.
     pub directory: String,

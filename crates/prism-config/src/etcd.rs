@@ -15,10 +15,9 @@ const LEASE_TTL_S: std::ops::RangeInclusive<u64> = 2..=300;
 /// Longest prefix of keys, in bytes.
 const MAX_PREFIX_BYTES: usize = 128;
 
-/// `[cluster.etcd]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Etcd {
+section! {
+    /// `[cluster.etcd]`
+    pub struct Etcd;
     /// Required. The members of etcd, as in `http://10.0.0.5:2379` or
     /// `https://etcd-0.example:2379`; all `http` or all `https`.
     pub endpoints: Vec<Endpoint>,
@@ -33,22 +32,9 @@ pub struct Etcd {
     /// without it. The backend itself stops serving a tenth earlier, and a node refuses
     /// requests with keys then, because a key may have been deleted meanwhile. A shorter time
     /// makes outages shorter, and makes a slow etcd an outage.
-    pub lease_ttl_s: u16,
+    pub lease_ttl_s: u16 = 5,
     /// Default `/prism`. The beginning of all keys in etcd; the cluster's name follows.
-    pub prefix: String,
-}
-
-impl Default for Etcd {
-    fn default() -> Self {
-        Self {
-            endpoints: Vec::new(),
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
-            lease_ttl_s: 5,
-            prefix: "/prism".into(),
-        }
-    }
+    pub prefix: String = "/prism".into(),
 }
 
 impl Etcd {

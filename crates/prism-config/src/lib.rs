@@ -8,6 +8,9 @@
 //! This crate only reads files. It opens no socket, and reads no environment variable.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod section;
+
 mod acme;
 mod addresses;
 mod bounds;

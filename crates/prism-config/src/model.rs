@@ -69,10 +69,9 @@ impl<S> Config<S> {
     }
 }
 
-/// `[[node]]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Node {
+section! {
+    /// `[[node]]`
+    pub struct Node;
     /// Required, unique. The name in its certificate and in placement: 1 to 63 of `a-z`,
     /// `0-9`, `-`. A renamed backend owns other objects.
     pub name: String,
@@ -85,7 +84,7 @@ pub struct Node {
     pub roles: Vec<Role>,
     /// Default `/var/lib/prism`. The directory of a backend's objects. With an upstream it has the
     /// file with what operators have said of its servers.
-    pub store: PathBuf,
+    pub store: PathBuf = "/var/lib/prism".into(),
     /// Default: the addresses of the service's upstream. The address and port of the server behind
     /// this backend, or several of them.
     pub upstream: Option<ServiceAddrs>,
@@ -97,23 +96,6 @@ pub struct Node {
     pub kernel_tls: KernelTls,
     /// Default 0: unknown. The rate of the host's link in each direction, in Mbit/s.
     pub link_mbit_s: u32,
-}
-
-impl Default for Node {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            address: HostAddrs::default(),
-            gateway: None,
-            roles: Vec::new(),
-            store: "/var/lib/prism".into(),
-            upstream: None,
-            workers: 0,
-            durability: Durability::default(),
-            kernel_tls: KernelTls::default(),
-            link_mbit_s: 0,
-        }
-    }
 }
 
 impl Node {
@@ -150,26 +132,15 @@ pub enum Role {
     Backend,
 }
 
-/// `[peers]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Peers {
+section! {
+    /// `[peers]`
+    pub struct Peers;
     /// Default 7400. TCP port of the node protocol, on each node's address.
-    pub port: u16,
+    pub port: u16 = 7400,
     /// Required. The certificate (PEM) of the authority that signed the nodes' certificates.
     pub ca_file: PathBuf,
     /// Required. The directory with the node's own `<name>.crt` and `<name>.key` (PEM).
     pub cert_dir: PathBuf,
-}
-
-impl Default for Peers {
-    fn default() -> Self {
-        Self {
-            port: 7400,
-            ca_file: PathBuf::new(),
-            cert_dir: PathBuf::new(),
-        }
-    }
 }
 
 impl Peers {
@@ -184,10 +155,9 @@ impl Peers {
     }
 }
 
-/// `[s3]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct S3 {
+section! {
+    /// `[s3]`
+    pub struct S3;
     /// Required without etcd. The TOML file with one `[[credential]]` (fields `access_key`,
     /// `secret_key`) for each user, readable by its owner only. It is read again when it
     /// changes. With etcd the founder of a new cluster writes these users there; from then on
@@ -208,13 +178,12 @@ pub enum Anonymous {
     Read,
 }
 
-/// `[log]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Log {
+section! {
+    /// `[log]`
+    pub struct Log;
     /// Default `info`. `error`, `warn`, `info`, `debug`, `trace` or `off`, optionally
     /// per module: `info,prism_handoff=debug`. `trace` costs throughput.
-    pub level: String,
+    pub level: String = "info".into(),
     /// Default `text`.
     pub format: LogFormat,
     /// Default "": none. The file of the access log, a line of JSON for each request; `stdout`
@@ -226,18 +195,6 @@ pub struct Log {
     /// Default "": the process's own log. The file of the audit log, a line of JSON for each
     /// administrative action.
     pub audit: PathBuf,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self {
-            level: "info".into(),
-            format: LogFormat::default(),
-            access: PathBuf::new(),
-            access_format: AccessLogFormat::default(),
-            audit: PathBuf::new(),
-        }
-    }
 }
 
 /// The form of a line of the access log.
@@ -269,36 +226,23 @@ pub enum LogFormat {
     Json,
 }
 
-/// `[admin]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Admin {
+section! {
+    /// `[admin]`
+    pub struct Admin;
     /// Default `127.0.0.1:9464`; "" for none. The address at which a node answers HTTP with its
     /// metrics and health. Everybody who reaches it can read them, and change nothing.
     #[serde(with = "optional_address")]
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<SocketAddr> = Some((Ipv4Addr::LOCALHOST, 9464).into()),
     /// Default `127.0.0.1:9465`; "" for none. The same address of the agent of the switch.
     #[serde(with = "optional_address")]
-    pub switch_listen: Option<SocketAddr>,
+    pub switch_listen: Option<SocketAddr> = Some((Ipv4Addr::LOCALHOST, 9465).into()),
     /// Default none. Hosts that ask backends through the switch, such as Prometheus. The switch
     /// drops what backends send to hosts that it does not know.
     pub scrapers: Vec<IpAddr>,
     /// Default `/run/prism`. The directory of the Unix sockets `<node>.sock`, which answer in
     /// JSON. A user who can open them can read counters, start scrubs, and make a node move
     /// its connections.
-    pub socket_dir: PathBuf,
-}
-
-impl Default for Admin {
-    fn default() -> Self {
-        let on_loopback = |port| Some((Ipv4Addr::LOCALHOST, port).into());
-        Self {
-            listen: on_loopback(9464),
-            switch_listen: on_loopback(9465),
-            scrapers: Vec::new(),
-            socket_dir: "/run/prism".into(),
-        }
-    }
+    pub socket_dir: PathBuf = "/run/prism".into(),
 }
 
 /// Addresses of which "" stands for none.

@@ -109,10 +109,9 @@ impl<'de> Visitor<'de> for OneOrManyServices {
     }
 }
 
-/// `[service]`, or one `[[service]]` of several
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Service {
+section! {
+    /// `[service]`, or one `[[service]]` of several
+    pub struct Service;
     /// Required if there are several services. Its name in etcd, in sockets and in `prism ctl`: 1
     /// to 63 of `a-z`, `0-9` and `-`. The service with the name of the cluster has the keys and
     /// sockets of a cluster with one service, so a cluster can get further services.
@@ -144,7 +143,10 @@ pub struct Service {
     /// Default `http://127.0.0.1:9464` and `http://localhost:9464`: the page for a browser. The
     /// origins of web pages that may use all buckets with their users' own keys. A bucket's CORS
     /// rules allow others.
-    pub cors_origins: Vec<String>,
+    pub cors_origins: Vec<String> = vec![
+        "http://127.0.0.1:9464".into(),
+        "http://localhost:9464".into(),
+    ],
     /// HTTPS on the same address. Without it there is no HTTPS.
     pub tls: Option<Tls>,
     /// A certificate from an authority by ACME (RFC 8555), for `tls`. Without it all certificates
@@ -181,10 +183,9 @@ pub struct Service {
     pub limits: Option<ServiceLimits>,
 }
 
-/// `[service.limits]`. A field that is absent has the value of `[limits]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ServiceLimits {
+section! {
+    /// `[service.limits]`. A field that is absent has the value of `[limits]`.
+    pub struct ServiceLimits;
     /// Open client connections of each node.
     pub connections: Option<u32>,
     /// Newcomers of one client address.
@@ -209,38 +210,6 @@ impl Service {
         let users = self.s3.iter_mut().map(|s3| &mut s3.credentials_file);
         let key = self.control_key_file.iter_mut();
         tls.chain(acme).chain(users).chain(key)
-    }
-}
-
-impl Default for Service {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            backends: Vec::new(),
-            address: ServiceAddrs::default(),
-            upstream: None,
-            hand_off: HandOffMode::default(),
-            hand_off_method: HandOffMethod::default(),
-            congestion_window: CongestionWindow::default(),
-            relay_up_to: RelayUpTo::default(),
-            urls: Vec::new(),
-            cors_origins: vec![
-                "http://127.0.0.1:9464".into(),
-                "http://localhost:9464".into(),
-            ],
-            tls: None,
-            acme: None,
-            peer_port: None,
-            control_key_id: None,
-            control_key_file: None,
-            replicas: None,
-            min_replicas: None,
-            admin_listen: None,
-            s3: None,
-            trusted_proxies: Networks::default(),
-            accept_proxy_protocol: false,
-            limits: None,
-        }
     }
 }
 

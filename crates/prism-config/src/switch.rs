@@ -6,10 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::addresses::{ControlAddrs, HostAddrs};
 
-/// `[switch]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Switch {
+section! {
+    /// `[switch]`
+    pub struct Switch;
     /// Required. The address and port on which the switch takes commands (UDP) and grants
     /// leases (TCP): at most one address of each family.
     pub control: ControlAddrs,
@@ -18,13 +17,13 @@ pub struct Switch {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<SwitchHost>,
     /// Default 1. The number of the key that signs the commands.
-    pub key_id: u32,
+    pub key_id: u32 = 1,
     /// Required. The file with the key: 32 hexadecimal digits, readable by its owner only.
     /// The same on the switch and on every node.
     pub key_file: PathBuf,
     /// Default `prism`. The directory below `/sys/fs/bpf` where the switch pins its programs
     /// and maps, so that it can restart without losing a packet.
-    pub pin_dir: String,
+    pub pin_dir: String = "prism".into(),
     /// Required. The switch's interfaces towards clients, frontends and backends, and those on
     /// which commands arrive.
     pub interfaces: Vec<String>,
@@ -37,33 +36,15 @@ pub struct Switch {
     pub tunnel_mtu_bytes: u32,
     /// Default 1,048,576 flows. Each flow in use takes 208 bytes of kernel memory. A full table
     /// refuses new flows, and their requests are relayed.
-    pub max_flows: u32,
+    pub max_flows: u32 = 1 << 20,
     /// Default 3,600 s. The switch forgets a flow without packets after this time. It has to
     /// exceed `limits.idle_timeout_s` and `limits.stall_timeout_s`.
-    pub idle_timeout_s: u32,
+    pub idle_timeout_s: u32 = 3_600,
 }
 
-impl Default for Switch {
-    fn default() -> Self {
-        Self {
-            control: ControlAddrs::default(),
-            hosts: Vec::new(),
-            key_id: 1,
-            key_file: PathBuf::new(),
-            pin_dir: "prism".into(),
-            interfaces: Vec::new(),
-            mode: HookMode::default(),
-            tunnel_mtu_bytes: 0,
-            max_flows: 1 << 20,
-            idle_timeout_s: 3_600,
-        }
-    }
-}
-
-/// A host of a pair of switches.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SwitchHost {
+section! {
+    /// A host of a pair of switches.
+    pub struct SwitchHost;
     /// Required, unique. Its name, of the form of a node's.
     pub name: String,
     /// Required, unique. The address that it keeps: at most one of each family. By it the agent

@@ -14,12 +14,11 @@ const ROTATION_S: std::ops::RangeInclusive<u64> = 600..=302_400;
 /// Longest host name in bytes (RFC 1035).
 pub(crate) const MAX_NAME_BYTES: usize = 253;
 
-/// `[service.tls]`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Tls {
+section! {
+    /// `[service.tls]`
+    pub struct Tls;
     /// Default 443. The port of HTTPS, on the address of `service.address`.
-    pub port: u16,
+    pub port: u16 = 443,
     /// Required without `[service.acme]`. The certificates. Clients that name no host, or an
     /// unknown one, get the first.
     #[serde(rename = "certificate")]
@@ -32,7 +31,7 @@ pub struct Tls {
     /// Default 43,200 s. The time for which one ticket key seals. A ticket is valid for at least
     /// that time and at most twice as long. A longer time exposes more sessions with the
     /// secret. The same on every frontend.
-    pub ticket_rotation_s: u32,
+    pub ticket_rotation_s: u32 = 43_200,
     /// Default `1.2`. The lowest version of TLS; the highest is always 1.3.
     pub min_version: TlsVersion,
     /// Default all, in the client's order of preference. The cipher suites, in order of the
@@ -43,24 +42,9 @@ pub struct Tls {
     pub redirect_http: bool,
 }
 
-impl Default for Tls {
-    fn default() -> Self {
-        Self {
-            port: 443,
-            certificates: Vec::new(),
-            ticket_secret_file: None,
-            ticket_rotation_s: 43_200,
-            min_version: TlsVersion::default(),
-            suites: Vec::new(),
-            redirect_http: false,
-        }
-    }
-}
-
-/// `[[service.tls.certificate]]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Certificate {
+section! {
+    /// `[[service.tls.certificate]]`
+    pub struct Certificate;
     /// Required. The certificate in PEM, followed by those that lead to its authority.
     pub file: PathBuf,
     /// Required. Its private key in PEM. Others must not be able to read it.

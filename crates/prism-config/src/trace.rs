@@ -7,10 +7,9 @@ use crate::problem::Problems;
 /// The rate at which every request begins a trace.
 const ALL_PER_MILLION: u64 = 1_000_000;
 
-/// `[trace]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Trace {
+section! {
+    /// `[trace]`
+    pub struct Trace;
     /// Default "": spans are not sent. The URL to which nodes send spans by OTLP over HTTP, as in
     /// `http://127.0.0.1:4318/v1/traces`. It needs a program that was built with the feature
     /// `otlp`.

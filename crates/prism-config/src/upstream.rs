@@ -45,10 +45,9 @@ impl From<Vec<Upstream>> for Upstreams {
     }
 }
 
-/// One upstream: the same server beside each of some backends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Upstream {
+section! {
+    /// One upstream: the same server beside each of some backends.
+    pub struct Upstream;
     /// Default: the requests that it gets, such as `www.example.com/api/`. Its name for operators,
     /// and between nodes.
     pub name: Option<String>,
@@ -83,7 +82,7 @@ pub struct Upstream {
     /// with one server as long as it is healthy.
     pub cookie: Option<String>,
     /// Default `Path=/; HttpOnly`. The attributes of that cookie.
-    pub cookie_attributes: String,
+    pub cookie_attributes: String = "Path=/; HttpOnly".into(),
     /// Header fields that requests get in the place of a client's own, such as `X-Env: prod`.
     /// `{client}` stands for the client's address.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -92,25 +91,25 @@ pub struct Upstream {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub answer_headers: Vec<String>,
     /// Default 5 s. The longest time to connect to it.
-    pub connect_timeout_s: u32,
+    pub connect_timeout_s: u32 = 5,
     /// Default 60 s. The longest time for which it may be silent before and in its answer, and
     /// for which it may take no byte of a body.
-    pub answer_timeout_s: u32,
+    pub answer_timeout_s: u32 = 60,
     /// Default 2. How often a request is sent again that a server got and did not answer. One that
     /// may not run twice is never sent again.
     #[serde(skip_serializing_if = "is_usual_retries")]
-    pub retries: u8,
+    pub retries: u8 = RETRIES,
     /// Default: `limits.stall_timeout_s`. The longest time without a byte after an upgrade, such as
     /// to WebSocket.
     pub tunnel_timeout_s: Option<u32>,
     /// Default 0: no limit. The longest body of a request in bytes; a longer one is answered 413.
     pub max_body_bytes: u64,
     /// Default 32. Connections to each address that each thread keeps open between requests.
-    pub idle_connections: u16,
+    pub idle_connections: u16 = 32,
     /// Default 4 s, below the 5 s of Node. The longest time for which such a connection waits for a
     /// request. A server's `Keep-Alive: timeout=` may shorten it.
     #[serde(skip_serializing_if = "is_usual_idle_timeout")]
-    pub idle_timeout_s: u32,
+    pub idle_timeout_s: u32 = IDLE_TIMEOUT_S,
     /// Default false. Each connection begins with the client's address, by version 2 of the PROXY
     /// protocol. No connection is kept open between requests then.
     pub proxy_protocol: bool,
@@ -132,35 +131,6 @@ fn is_usual_retries(retries: &u8) -> bool {
 /// As [`is_usual_retries`].
 fn is_usual_idle_timeout(seconds: &u32) -> bool {
     *seconds == IDLE_TIMEOUT_S
-}
-
-impl Default for Upstream {
-    fn default() -> Self {
-        Self {
-            name: None,
-            address: ServiceAddrs::default(),
-            backends: Vec::new(),
-            hosts: Vec::new(),
-            paths: Vec::new(),
-            ambiguous_paths: false,
-            methods: Vec::new(),
-            headers: Vec::new(),
-            balance: Balance::default(),
-            cookie: None,
-            cookie_attributes: "Path=/; HttpOnly".into(),
-            request_headers: Vec::new(),
-            answer_headers: Vec::new(),
-            connect_timeout_s: 5,
-            answer_timeout_s: 60,
-            retries: RETRIES,
-            tunnel_timeout_s: None,
-            max_body_bytes: 0,
-            idle_connections: 32,
-            idle_timeout_s: IDLE_TIMEOUT_S,
-            proxy_protocol: false,
-            health: None,
-        }
-    }
 }
 
 impl Upstream {
@@ -194,36 +164,22 @@ impl Upstream {
     }
 }
 
-/// `[service.upstream.health]`: a GET from each backend to each address, from time to time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct HealthCheck {
+section! {
+    /// `[service.upstream.health]`: a GET from each backend to each address, from time to time.
+    pub struct HealthCheck;
     /// Default `/`. The path. An answer from 200 to 399 is a good one.
-    pub path: String,
+    pub path: String = "/".into(),
     /// Default: the address of the server. The `Host` of the request.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub host: String,
     /// Default 2 s. The time between two checks.
-    pub interval_s: u32,
+    pub interval_s: u32 = 2,
     /// Default 2 s. The longest time of one check.
-    pub timeout_s: u32,
+    pub timeout_s: u32 = 2,
     /// Default 2. Bad checks in a row after which the address is out.
-    pub fall: u8,
+    pub fall: u8 = 2,
     /// Default 2. Good checks in a row after which it is in again.
-    pub rise: u8,
-}
-
-impl Default for HealthCheck {
-    fn default() -> Self {
-        Self {
-            path: "/".into(),
-            host: String::new(),
-            interval_s: 2,
-            timeout_s: 2,
-            fall: 2,
-            rise: 2,
-        }
-    }
+    pub rise: u8 = 2,
 }
 
 /// The choice among the backends of an upstream, and among its addresses at one of them.
