@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use prism_config::{Config, ConfigFile, ControlSecret, HookMode, MAX_SERVICE_ADDRESSES};
+use prism_config::{
+    Config, ConfigFile, ControlSecret, HookMode, MAX_SERVICE_ADDRESSES, seconds,
+};
 use prism_membership::Directory;
 use prism_proto::control::ControlKey;
 use prism_switch::{
@@ -101,7 +103,7 @@ pub(crate) fn switch_config(
         host_mode: (settings.mode == HookMode::Host).then(|| here(directories)),
         tunnel_mtu_bytes: settings.tunnel_mtu_bytes,
         max_flows: settings.max_flows,
-        idle: Duration::from_secs(settings.idle_timeout_s.into()),
+        idle: seconds(settings.idle_timeout_s),
         ..SwitchConfig::default()
     })
 }

@@ -69,29 +69,9 @@ impl Limits {
         let quarter = (self.connections / 4).max(1);
         self.unknown_per_address.unwrap_or(quarter)
     }
+}
 
-    /// The time for which a connection may be a newcomer.
-    pub fn unauthenticated_timeout(&self) -> Duration {
-        Duration::from_secs(self.unauthenticated_timeout_s.into())
-    }
-
-    /// The longest time between two requests of a connection.
-    pub fn idle_timeout(&self) -> Duration {
-        Duration::from_secs(self.idle_timeout_s.into())
-    }
-
-    /// The longest time from the first byte of a request head to its last.
-    pub fn head_timeout(&self) -> Duration {
-        Duration::from_secs(self.head_timeout_s.into())
-    }
-
-    /// The longest time without progress of a body.
-    pub fn stall_timeout(&self) -> Duration {
-        Duration::from_secs(self.stall_timeout_s.into())
-    }
-
-    /// The time after SIGTERM to move connections and to finish requests.
-    pub fn drain_timeout(&self) -> Duration {
-        Duration::from_secs(self.drain_timeout_s.into())
-    }
+/// The time that a field with a number of seconds stands for.
+pub fn seconds(field: impl Into<u64>) -> Duration {
+    Duration::from_secs(field.into())
 }

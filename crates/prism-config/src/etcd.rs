@@ -1,7 +1,6 @@
 //! `[cluster.etcd]` as structs, and its checks.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use prism_etcd::Endpoint;
 use serde::{Deserialize, Serialize};
@@ -38,11 +37,6 @@ section! {
 }
 
 impl Etcd {
-    /// The time that a lease lasts.
-    pub fn lease_ttl(&self) -> Duration {
-        Duration::from_secs(self.lease_ttl_s.into())
-    }
-
     pub(crate) fn check(&self, found: &mut Problems) {
         let field = "cluster.etcd.endpoints";
         if self.endpoints.is_empty() {

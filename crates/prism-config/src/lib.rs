@@ -44,7 +44,7 @@ mod warnings;
 
 pub use acme::Acme;
 pub use addresses::{ControlAddrs, HostAddrs, MAX_SERVICE_ADDRESSES, ServiceAddrs, family};
-pub use bounds::{Limits, Store};
+pub use bounds::{Limits, Store, seconds};
 pub use change::{Change, ConfigReader, Effect, ServiceTable};
 pub use cluster::Cluster;
 pub use control_keys::{ControlSecret, MAX_SECRETS, NodeKey, with_name, write_private};

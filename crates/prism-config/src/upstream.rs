@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
@@ -134,27 +133,6 @@ fn is_usual_idle_timeout(seconds: &u32) -> bool {
 }
 
 impl Upstream {
-    /// The longest time to connect.
-    pub fn connect_timeout(&self) -> Duration {
-        Duration::from_secs(self.connect_timeout_s.into())
-    }
-
-    /// The longest silence.
-    pub fn answer_timeout(&self) -> Duration {
-        Duration::from_secs(self.answer_timeout_s.into())
-    }
-
-    /// The longest time for which a connection waits for a request.
-    pub fn idle_timeout(&self) -> Duration {
-        Duration::from_secs(self.idle_timeout_s.into())
-    }
-
-    /// The longest time without a byte after an upgrade, unless the connection's own limit holds.
-    pub fn tunnel_timeout(&self) -> Option<Duration> {
-        let seconds = self.tunnel_timeout_s?;
-        Some(Duration::from_secs(seconds.into()))
-    }
-
     /// Whether it gets every request that no earlier upstream gets.
     pub fn takes_all(&self) -> bool {
         let [hosts, paths] = [&self.hosts, &self.paths];

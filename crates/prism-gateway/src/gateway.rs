@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use prism_config::{Config, Running, RunningOfThread};
+use prism_config::{Config, Running, RunningOfThread, seconds};
 use prism_handoff::{Endpoint, Handle, Incoming, Process};
 use prism_service::{
     DateCache, Link, Order, Orders, Peers, RequestCounters, Requests, RequestsOfThread, Service,
@@ -153,7 +153,7 @@ impl<S: Service> Gateway<S> {
             let drain = if self.following.borrow().to_successor {
                 PASSED_IN
             } else {
-                self.config().limits.drain_timeout()
+                seconds(self.config().limits.drain_timeout_s)
             };
             let deadline = tokio::time::Instant::now() + drain + CLOSED_IN;
             let _ = orders

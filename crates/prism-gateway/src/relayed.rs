@@ -5,6 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Instant;
 
+use prism_config::seconds;
 use prism_handoff::RelayStream;
 use prism_http::{Method, RequestHead, ResponseHead};
 use prism_proto::relay::{ANSWER_ELSEWHERE, ANSWER_FIELD, HAND_OVER, Preamble, RETRIES_FIELD};
@@ -20,7 +21,7 @@ impl<S: Service> Gateway<S> {
     /// Answers the requests that another node relays, until it closes.
     pub(crate) async fn serve_relay(self: Rc<Self>, stream: RelayStream, peer: String) {
         let mut io = stream;
-        io.set_io_timeout(self.config().limits.stall_timeout());
+        io.set_io_timeout(seconds(self.config().limits.stall_timeout_s));
         loop {
             // An idle stream must not delay the end of the node.
             let begun = tokio::select! {

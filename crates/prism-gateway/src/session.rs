@@ -5,6 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use prism_config::seconds;
 use prism_handoff::{Connection, unguessable};
 use prism_http::{HeadError, RequestHead};
 use prism_proto::facts::Facts;
@@ -49,7 +50,7 @@ struct End {
 impl<S: Service> Gateway<S> {
     /// Serves a client until its connection ends or moves.
     pub(crate) async fn serve_client(self: Rc<Self>, mut client: Connection) {
-        client.set_io_timeout(self.config().limits.stall_timeout());
+        client.set_io_timeout(seconds(self.config().limits.stall_timeout_s));
         let mut verified = verified_by_source(&client);
         let mut told = self.told_moves();
         let connections = self.shared.connections.clone();
@@ -339,7 +340,7 @@ impl<S: Service> Gateway<S> {
     async fn read_head(&self, client: &mut Connection, told: u32) -> Result<ReadHead, NoRequest> {
         let config = self.config();
         let limits = &config.limits;
-        let mut waited = limits.idle_timeout();
+        let mut waited = seconds(limits.idle_timeout_s);
         let mut deadline = None;
         loop {
             match RequestHead::parse(client.buffered(), self.service.limits()) {
@@ -349,7 +350,7 @@ impl<S: Service> Gateway<S> {
             }
             if !client.buffered().is_empty() {
                 let now = tokio::time::Instant::now();
-                let end = *deadline.get_or_insert(now + limits.head_timeout());
+                let end = *deadline.get_or_insert(now + seconds(limits.head_timeout_s));
                 waited = end.saturating_duration_since(now);
             }
             client.set_io_timeout(waited.max(Duration::from_millis(1)));
@@ -366,7 +367,7 @@ impl<S: Service> Gateway<S> {
             NoRequest::End
             }),
                         };
-            client.set_io_timeout(limits.stall_timeout());
+            client.set_io_timeout(seconds(limits.stall_timeout_s));
             match filled {
                 Ok(0) => return Err(NoRequest::End),
                 Ok(_) if !client.wakes() => return Err(NoRequest::End),

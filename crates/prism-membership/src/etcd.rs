@@ -3,7 +3,7 @@
 
 use anyhow::{Context, bail};
 use prism_cluster::{Report, State};
-use prism_config::{Config, Credential};
+use prism_config::{Config, Credential, seconds};
 use prism_etcd::{Change, Condition, EtcdClient};
 use prism_pki::https_client;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub fn client(config: &Config) -> anyhow::Result<EtcdClient> {
     let tls = etcd.ca_file.as_ref().map(|ca| https_client(ca, own));
     let tls = tls.transpose().context("[cluster.etcd]")?;
     let endpoints = etcd.endpoints.clone();
-    Ok(EtcdClient::new(endpoints, tls, etcd.lease_ttl()))
+    Ok(EtcdClient::new(endpoints, tls, seconds(etcd.lease_ttl_s)))
 }
 
 /// The keys of a cluster.

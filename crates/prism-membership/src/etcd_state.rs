@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use prism_cluster::{Fault, NodeName, Report, SettledMark, State, Testimony, View};
 use prism_common::supervise::supervise;
-use prism_config::{Config, Etcd};
+use prism_config::{Config, seconds};
 use prism_etcd::{EtcdClient, Fingerprint, LeaseId};
 use tokio::sync::{oneshot, watch};
 use tokio::task::LocalSet;
@@ -214,7 +214,7 @@ impl Participant {
 
     fn lease_ttl(&self) -> Duration {
         let etcd = self.config.cluster.etcd.as_ref();
-        etcd.map(Etcd::lease_ttl).unwrap_or_default()
+        etcd.map_or(Duration::ZERO, |etcd| seconds(etcd.lease_ttl_s))
     }
 }
 

@@ -8,6 +8,7 @@
 use std::io;
 use std::time::Duration;
 
+use prism_config::seconds;
 use prism_http::{PROCESSING, ResponseHead};
 use prism_service::Exchange;
 use prism_store::{Error, Prepare, PutWriter, Refusal};
@@ -63,7 +64,7 @@ impl Replicator {
         };
         let mut disk = DiskWait {
             last_interim: Instant::now(),
-            stall_timeout: self.node.core.config.now().limits.stall_timeout(),
+            stall_timeout: seconds(self.node.core.config.now().limits.stall_timeout_s),
         };
         let mut writing = spawn_blocking(begin);
         let mut piece = read_piece(exchange).await?;

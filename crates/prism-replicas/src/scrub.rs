@@ -5,6 +5,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use prism_config::seconds;
 use prism_store::{Place, ScrubFault, ScrubReport, Store};
 use serde_json::{Value, json};
 
@@ -137,7 +138,7 @@ impl Scrubber {
                 return Some(rate);
             }
             let settings = node.core.config.now().store.clone();
-            let interval = Duration::from_secs(settings.scrub_interval_s.into());
+            let interval = seconds(settings.scrub_interval_s);
             let due = if interval.is_zero() {
                 Duration::MAX
             } else {

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use prism_config::HealthCheck;
+use prism_config::{HealthCheck, seconds};
 use prism_http::{AnswerError, Limits, read_answer};
 use prism_service::join_all;
 
@@ -67,7 +67,7 @@ async fn check_pool(pool: &Pool) {
 
 /// Asks each server by `health`. Never returns.
 async fn ask_always(pool: &Pool, health: &HealthCheck) {
-    let every = Duration::from_secs(health.interval_s.into());
+    let every = seconds(health.interval_s);
     loop {
         let begun = Instant::now();
         let checks = pool.addresses.iter();
@@ -78,7 +78,7 @@ async fn ask_always(pool: &Pool, health: &HealthCheck) {
 }
 
 async fn ask(address: &Address, pool: &Pool, health: &HealthCheck) {
-    let limit = Duration::from_secs(health.timeout_s.into());
+    let limit = seconds(health.timeout_s);
     let check = match connect(address, limit).await {
         None => return,
         Some(Err(reason)) => Check::Failed(reason),

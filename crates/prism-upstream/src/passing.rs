@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use prism_config::seconds;
 use prism_http::{BodyFraming, Headers, ResponseHead};
 use prism_proto::relay::{ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER};
 use prism_proxy::{Answer, AnswerHead, Failure, Fault, Forward, Outgoing, Passed, SWITCHING};
@@ -199,7 +200,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
             if let Some(server) = idle.and_then(|idle| idle.take(&address.idle_limit)) {
                 return Ok(Lease { server, under_way });
             }
-            let limit = pool.settings.connect_timeout();
+            let limit = seconds(pool.settings.connect_timeout_s);
             match Server::connect(address.address, limit).await {
                 Ok(mut server) => {
                     let ends = self.node.ends_of(self.request).filter(|_| says_client);
@@ -247,7 +248,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
             replay: self.replay.take().unwrap_or_default(),
             asks,
             invited_within: Some(CONTINUE_WAIT),
-            timeout: Some(self.request.meaning.pool.settings.answer_timeout()),
+            timeout: Some(seconds(self.request.meaning.pool.settings.answer_timeout_s)),
             to_node: None,
         }
     }
@@ -296,7 +297,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
             self.sharing = Sharing::Client;
         }
         if answer.status() == SWITCHING {
-            let limit = meaning.pool.settings.tunnel_timeout();
+            let limit = meaning.pool.settings.tunnel_timeout_s.map(seconds);
             forward.tunnel(&answer, limit).await?;
             return Ok(End::Passed(Passed::LAST));
         }
@@ -313,7 +314,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
             private::keep(self.exchange, lease);
         } else if !settings.proxy_protocol {
             let idle = self.node.idle_at(lease.under_way.address().address);
-            let idle_for = idle_time(settings.idle_timeout(), passed.idle_for);
+            let idle_for = idle_time(seconds(settings.idle_timeout_s), passed.idle_for);
             idle.keep(lease.server, idle_for, settings.idle_connections.into());
         }
     }
@@ -342,7 +343,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
         if offers_login && !self.sharing.is_private() {
             self.sharing = Sharing::Client;
         }
-        let timeout = self.request.meaning.pool.settings.answer_timeout();
+        let timeout = seconds(self.request.meaning.pool.settings.answer_timeout_s);
         let mut forward = Forward::begun(self.exchange, &mut lease.server, Some(timeout));
         match forward.pass(answer).await {
             Ok(passed) => {

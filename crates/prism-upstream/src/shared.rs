@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use prism_config::{Config, Upstream};
+use prism_config::{Config, Upstream, seconds};
 use prism_figures::ServerState as ServerFigures;
 use prism_handoff::Process;
 use prism_http::{Limits, RequestHead};
@@ -69,7 +69,7 @@ impl Shared {
                 head_bytes: config.limits.head_bytes as usize,
                 ..Limits::DEFAULT
             },
-            stall_timeout: config.limits.stall_timeout(),
+            stall_timeout: seconds(config.limits.stall_timeout_s),
             services: config.service.address.iter().collect(),
             tls_port: config.service.tls.as_ref().map(|tls| tls.port),
             pools: watch::Sender::new(pools(config, name, &[])),

@@ -1,7 +1,6 @@
 //! The fields of `[cluster.etcd]`.
 
 use std::path::Path;
-use std::time::Duration;
 
 use prism_config::{ConfigError, ConfigFile};
 
@@ -39,7 +38,7 @@ fn a_node_need_not_know_the_others_nor_the_users() {
     let config = ConfigFile::from_toml(&with(r#"endpoints = ["http://10.0.0.5:2379"]"#)).unwrap();
     assert_eq!(config.etcd_prefix().unwrap(), "/prism/demo/");
     let etcd = config.cluster.etcd.as_ref().unwrap();
-    assert_eq!(etcd.lease_ttl(), Duration::from_secs(5));
+    assert_eq!(etcd.lease_ttl_s, 5);
     assert_eq!(etcd.endpoints[0].host(), "10.0.0.5");
     let again = ConfigFile::from_toml(&toml::to_string_pretty(&config).unwrap()).unwrap();
     assert_eq!(again, config);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prism_config::{Config, RelayUpTo};
+use prism_config::{Config, RelayUpTo, seconds};
 use prism_handoff::pki::{self, Identity};
 use prism_handoff::{Endpoint, EndpointConfig, Peer, Process};
 use prism_service::{Peers, Route};
@@ -57,7 +57,7 @@ impl Pair {
             let mut config: Config = Config::default();
             config.limits.stall_timeout_s = STALL_TIMEOUT_S;
             config.service.relay_up_to = RelayUpTo::Bytes(4_096);
-            let stall_timeout = config.limits.stall_timeout();
+            let stall_timeout = seconds(config.limits.stall_timeout_s);
             let peers = Rc::new(Peers::new(endpoint.handle(), stall_timeout));
             let mut parts = parts(config);
             parts.process = process;

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use prism_config::seconds;
 use prism_gateway::{CLOSED_IN, Farewells};
 use prism_service::Stage;
 use tokio::time::Instant;
@@ -22,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 pub(super) async fn wind_down(server: &Server, mut farewells: Farewells) {
     let node = &server.core;
     let begun = Instant::now();
-    let limit = node.config.now().limits.drain_timeout();
+    let limit = seconds(node.config.now().limits.drain_timeout_s);
     node.orders.enter(Stage::Leaving);
     let leaving = async {
         while farewells.told.recv().await.is_some() {}

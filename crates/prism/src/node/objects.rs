@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use prism_common::supervise::{supervise, supervise_thread};
-use prism_config::Config;
+use prism_config::{Config, seconds};
 use prism_core::StoreReport;
 use prism_figures::StoreState;
 use prism_handoff::Transit;
@@ -142,7 +142,7 @@ impl NodeService for ObjectNode {
     fn reconfigure(&self, config: &Config) {
         self.shared.reconfigure(config);
         if let Some(store) = &self.node.store {
-            let recheck = Duration::from_secs(config.store.recheck_s.into());
+            let recheck = seconds(config.store.recheck_s);
             store.set_bounds(config.store.reserve_bytes, quota_of(config), recheck);
         }
         self.node.scrub.look_again();
@@ -210,7 +210,7 @@ pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<S
         node: node.name.clone(),
         quota_bytes: quota_of(config),
         reserve_bytes: config.store.reserve_bytes,
-        recheck: Duration::from_secs(config.store.recheck_s.into()),
+        recheck: seconds(config.store.recheck_s),
         ..prism_store::Config::default()
     };
     let store = Store::open(&node.store, settings).map_err(|error| {

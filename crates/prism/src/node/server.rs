@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::Context;
 use prism_acme::{Answer, Keeper};
 use prism_config::{
-    AccessLogFormat, Config, CongestionWindow, HandOffMethod, HookMode, Peers, Running,
+    AccessLogFormat, Config, CongestionWindow, HandOffMethod, HookMode, Peers, Running, seconds,
 };
 use prism_core::{Core, Observed, StoreReport};
 use prism_gateway::{ChallengeAnswer, Challenges, Https, Neighbour, Parts};
@@ -307,7 +307,7 @@ pub(super) fn client_bounds(config: &Config) -> ClientBounds {
         connections: config.limits.connections.into(),
         newcomers: NewcomerLimits {
             per_address: config.limits.unauthenticated_per_address,
-            timeout: config.limits.unauthenticated_timeout(),
+            timeout: seconds(config.limits.unauthenticated_timeout_s),
             unknown_per_address: config.limits.unknown_per_address(),
         },
         proxies: config.service.trusted_proxies.all().to_vec(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use prism_common::supervise::keep;
+use prism_config::seconds;
 use prism_core::{Core, CoreNode, keep_jobs};
 use prism_gateway::{Farewell, Gateway};
 use prism_handoff::{Endpoint, EndpointConfig, Handle};
@@ -54,7 +55,7 @@ pub(super) fn run(
         handle.pause_accepting(node.orders.now().to_successor);
         let _ = bound.send(()).await;
         drop(bound);
-        let stall_timeout = node.config.now().limits.stall_timeout();
+        let stall_timeout = seconds(node.config.now().limits.stall_timeout_s);
         let to_others = Rc::new(Peers::new(handle.clone(), stall_timeout));
         keep_jobs(&Rc::new(CoreNode::new(node.clone(), to_others.clone())));
         tokio::task::spawn_local(beat.keep());

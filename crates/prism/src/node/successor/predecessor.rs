@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_config::Running;
+use prism_config::{Running, seconds};
 use prism_gateway::{CLOSED_IN, Farewells, PASSED_IN};
 use prism_handoff::Process;
 use prism_handoff::succession::Parked;
@@ -218,7 +218,7 @@ async fn beside(
 
 /// Waits for a moment in which no answer is old.
 async fn young(server: &Arc<Server>) {
-    let limit = server.core.config.now().limits.drain_timeout() / 2;
+    let limit = seconds(server.core.config.now().limits.drain_timeout_s) / 2;
     let begun = Instant::now();
     let longest = || server.gateway.connections.longest_answer();
     while begun.elapsed() < limit && longest().is_some_and(|time| time > YOUNG) {
