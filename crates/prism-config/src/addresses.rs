@@ -98,12 +98,6 @@ impl<A: Into<IpAddr>> From<A> for HostAddrs {
     }
 }
 
-impl Display for HostAddrs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        listed(f, self.iter())
-    }
-}
-
 /// The addresses of the switch for its nodes: one port, and at most one address of each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControlAddrs {
@@ -140,12 +134,6 @@ impl<A: Into<SocketAddr>> From<A> for ControlAddrs {
             hosts: address.ip().into(),
             port: address.port(),
         }
-    }
-}
-
-impl Display for ControlAddrs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        listed(f, self.iter())
     }
 }
 
@@ -210,11 +198,23 @@ impl<A: Into<SocketAddr>> From<A> for ServiceAddrs {
     }
 }
 
-impl Display for ServiceAddrs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        listed(f, self.iter())
-    }
+macro_rules! shown {
+    ($($addresses:ident),*) => {$(
+        impl Display for $addresses {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                listed(f, self.iter())
+            }
+        }
+
+        impl Serialize for $addresses {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serialize(self.iter(), serializer)
+            }
+        }
+    )*};
 }
+
+shown!(HostAddrs, ControlAddrs, ServiceAddrs);
 
 fn listed(
     f: &mut fmt::Formatter<'_>,
@@ -224,24 +224,6 @@ fn listed(
         write!(f, "{first}")?;
     }
     addresses.try_for_each(|address| write!(f, ", {address}"))
-}
-
-impl Serialize for HostAddrs {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serialize(self.iter(), serializer)
-    }
-}
-
-impl Serialize for ControlAddrs {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serialize(self.iter(), serializer)
-    }
-}
-
-impl Serialize for ServiceAddrs {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serialize(self.iter(), serializer)
-    }
 }
 
 fn serialize<S: Serializer, A: Display>(

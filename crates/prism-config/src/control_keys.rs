@@ -6,6 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::hmac;
+use data_encoding::HEXLOWER;
 use zeroize::Zeroizing;
 
 use crate::secrets::{SecretBytes, SecretError, form, read_secret};
@@ -68,11 +69,13 @@ impl ControlSecret {
 
     /// A number that tells it from others, for messages.
     pub fn fingerprint(&self) -> String {
-        let [a, b, c, d] = match self {
-            Self::Secret(secret) => derived(secret, b"prism-switch-secret", ""),
-            Self::Shared(_) => return "shared".into(),
-        };
-        format!("{a:02x}{b:02x}{c:02x}{d:02x}")
+        match self {
+            Self::Secret(secret) => {
+                let digest: [u8; 4] = derived(secret, b"prism-switch-secret", "");
+                HEXLOWER.encode(&digest)
+            }
+            Self::Shared(_) => "shared".into(),
+        }
     }
 
     fn line(&self) -> Zeroizing<String> {
@@ -113,14 +116,8 @@ impl NodeKey {
 
     fn parse(line: &str, name: &str) -> Result<Self, &'static str> {
         let fault = "not a line `node NAME ID KEY` of `prism ctl switch node-key`";
-        let mut words = line.split(' ');
-        let (Some("node"), Some(of), Some(id), Some(key), None) = (
-            words.next(),
-            words.next(),
-            words.next(),
-            words.next(),
-            words.next(),
-        ) else {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["node", of, id, key] = words[..] else {
             return Err(fault);
         };
         if of != name {

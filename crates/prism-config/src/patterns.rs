@@ -1,31 +1,29 @@
 //! Rules of upstreams that no request fits, or none that an earlier upstream leaves. They are
 //! habits of other proxies. `prism-upstream` matches requests; the rules are in docs/upstreams.md.
 
+use crate::problem::Problems;
 use crate::upstream::Upstream;
 
-/// A rule that hardly any request fits.
-pub(crate) struct NeverMatches {
-    pub(crate) field: &'static str,
-    pub(crate) fault: String,
-    pub(crate) fix: String,
-}
-
-/// The rules of `upstream` that hardly any request fits.
-pub(crate) fn never_matches(upstream: &Upstream) -> Vec<NeverMatches> {
-    let judges: [(&'static str, &[String], Judge); 4] = [
+/// Warns of the rules of `upstream` that hardly any request fits. `field_of` names its fields.
+pub(crate) fn warn_of_patterns(
+    upstream: &Upstream,
+    field_of: impl Fn(&str) -> String,
+    found: &mut Problems,
+) {
+    let judges: [(&str, &[String], Judge); 4] = [
         ("hosts", &upstream.hosts, host_fault),
         ("paths", &upstream.paths, path_fault),
         ("methods", &upstream.methods, method_fault),
         ("headers", &upstream.headers, header_fault),
     ];
-    let found = judges.into_iter().flat_map(|(field, rules, judge)| {
-        rules.iter().filter_map(move |rule| {
-            let (why, fix) = judge(rule)?;
-            let fault = format!("{rule:?} fits hardly any request: {why}");
-            Some(NeverMatches { field, fault, fix })
-        })
-    });
-    found.collect()
+    for (field, rules, judge) in judges {
+        for rule in rules {
+            if let Some((why, fix)) = judge(rule) {
+                let fault = format!("{rule:?} fits hardly any request: {why}");
+                found.check(false, &field_of(field), fault, &fix);
+            }
+        }
+    }
 }
 
 /// The reason why no request fits a rule, and how to fix it.

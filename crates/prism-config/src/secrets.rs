@@ -8,6 +8,7 @@ use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use prism_s3::BucketName;
 use prism_s3::access::{KeyRights, Rights};
 use serde::{Deserialize, Serialize};
@@ -73,21 +74,16 @@ impl<const N: usize> SecretBytes<N> {
     }
 
     pub(crate) fn to_hex(&self) -> Zeroizing<String> {
-        let digits = |byte: &u8| [byte >> 4, byte & 15].map(u32::from);
-        let digits = self.0.iter().flat_map(digits);
-        let text = digits.filter_map(|digit| char::from_digit(digit, 16));
-        Zeroizing::new(text.collect())
+        Zeroizing::new(HEXLOWER.encode(&self.0))
     }
 
     pub(crate) fn from_hex(text: &str) -> Option<Self> {
         let mut secret = Self([0; N]);
-        let mut digits = text.chars().map(|digit| digit.to_digit(16));
-        for byte in &mut secret.0 {
-            let high = digits.next()??;
-            let low = digits.next()??;
-            *byte = u8::try_from(high << 4 | low).ok()?;
+        if HEXLOWER_PERMISSIVE.decode_len(text.len()) != Ok(N) {
+            return None;
         }
-        digits.next().is_none().then_some(secret)
+        let decoded = HEXLOWER_PERMISSIVE.decode_mut(text.as_bytes(), &mut secret.0);
+        decoded.is_ok().then_some(secret)
     }
 }
 

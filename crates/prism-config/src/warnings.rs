@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::bounds::Store;
 use crate::model::{Config, ConfigFile, Durability, S3};
-use crate::patterns::{is_hidden_by, never_matches};
+use crate::patterns::{is_hidden_by, warn_of_patterns};
 use crate::problem::{Problem, Problems};
 use crate::upstream::{Upstream, Upstreams};
 
@@ -82,10 +82,7 @@ fn warn_of_upstreams(all: &Upstreams, found: &mut Problems) {
             let fix = "put the table with the narrower rules in front";
             found.check(false, &field(rule_of(upstream)), fault, fix);
         }
-        for never in never_matches(upstream) {
-            let fault = never.fault;
-            found.check(false, &field(never.field), fault, &never.fix);
-        }
+        warn_of_patterns(upstream, field, found);
         warn_of_doubles(upstream.address.iter(), &field("address"), found);
         earlier.push(upstream);
     }
