@@ -8,7 +8,7 @@ use clap::Subcommand;
 use prism_cluster::replica::Phase;
 use prism_config::Credential;
 use prism_s3::BucketName;
-use prism_s3::access::{KeyRights, Right, Rights};
+use prism_s3::access::{KeyRights, Rights};
 use serde_json::json;
 
 use crate::key::show;
@@ -67,9 +67,9 @@ enum RightsChange {
 impl RightsArgs {
     fn rights(&self) -> anyhow::Result<Rights> {
         let wanted = [
-            (self.read, Right::Read),
-            (self.write, Right::Write),
-            (self.owner, Right::Owner),
+            (self.read, Rights::READ),
+            (self.write, Rights::WRITE),
+            (self.owner, Rights::OWNER),
         ];
         let wanted = wanted.into_iter().filter(|(is_wanted, _)| *is_wanted);
         let rights: Rights = wanted.map(|(_, right)| right).collect();
@@ -113,8 +113,8 @@ fn apply(
         let buckets = key.buckets.get_or_insert_default();
         let before = buckets.get(bucket.as_str()).copied().unwrap_or_default();
         let after = match kind {
-            RightsChange::Allow => before.and(rights),
-            RightsChange::Deny => before.without(rights),
+            RightsChange::Allow => before.union(rights),
+            RightsChange::Deny => before.difference(rights),
         };
         if after.is_empty() {
             buckets.remove(bucket.as_str())

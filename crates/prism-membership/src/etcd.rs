@@ -225,7 +225,7 @@ pub fn users_of_file(config: &Config) -> anyhow::Result<Vec<Credential>> {
 
 #[cfg(test)]
 mod tests {
-    use prism_s3::access::{KeyRights, Right, Rights};
+    use prism_s3::access::{KeyRights, Rights};
 
     use super::*;
 
@@ -278,7 +278,7 @@ mod tests {
             "AK",
             br#"{"secret_key":"s","admin":false,"buckets":{"b":["read"]}}"#,
         );
-        let read = Rights::NONE.with(Right::Read);
+        let read = Rights::READ;
         assert!(some.is_some_and(
             |user| user.rights() == KeyRights::Buckets([("b".to_owned(), read)].into())
         ));

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use prism_config::{Anonymous, Config, Credential};
 use prism_http::RequestHead;
 use prism_proto::facts::{self, Caller, Facts};
-use prism_s3::access::{KeyRights, Right, Rights};
+use prism_s3::access::{KeyRights, Rights};
 use prism_s3::query::Query;
 use prism_s3::{Authenticated, Authenticator, Code, Payload, Principal, S3Error, Seed, Streaming};
 use time::OffsetDateTime;
@@ -59,9 +59,9 @@ impl Auth {
     /// The rights of everybody on every bucket.
     pub(crate) fn everybody(&self) -> Rights {
         if self.anonymous_reads.load(Ordering::Relaxed) {
-            Rights::NONE.with(Right::Read)
+            Rights::READ
         } else {
-            Rights::NONE
+            Rights::empty()
         }
     }
 

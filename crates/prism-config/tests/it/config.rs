@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use prism_config::{ConfigError, ConfigFile, HandOffMode, Problem, SecretError};
-use prism_s3::access::{KeyRights, Right, Rights};
+use prism_s3::access::{KeyRights, Rights};
 
 const GOOD: &str = r#"
 [cluster]
@@ -398,7 +398,7 @@ fn a_key_has_the_rights_that_its_record_says_or_all() {
             (user.rights(), user.is_unlimited_by_omission())
         })
     };
-    let photos = Rights::NONE.with(Right::Read).with(Right::Write);
+    let photos = Rights::READ | Rights::WRITE;
     let photos = KeyRights::Buckets([("photos".to_owned(), photos)].into());
     for (fields, rights, is_by_omission) in [
         ("", KeyRights::Admin, true),

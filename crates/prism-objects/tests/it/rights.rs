@@ -1,12 +1,12 @@
 //! Keys with rights on buckets, and policies of buckets.
 
-use prism_s3::access::{Right, Rights};
+use prism_s3::access::Rights;
 
 use crate::support::Server;
 
-const READ: Rights = Rights::NONE.with(Right::Read);
-const WRITE: Rights = Rights::NONE.with(Right::Write);
-const OWNER: Rights = Rights::NONE.with(Right::Owner);
+const READ: Rights = Rights::READ;
+const WRITE: Rights = Rights::WRITE;
+const OWNER: Rights = Rights::OWNER;
 
 fn policy(statements: &str) -> String {
     format!("{{\"Version\":\"2012-10-17\",\"Statement\":[{statements}]}}")
@@ -84,7 +84,7 @@ fn a_copy_needs_to_read_its_source() {
             .status
     };
     assert_eq!(within("writer"), 403);
-    server.set_rights(&[("writer", "bkt", WRITE.and(READ))]);
+    server.set_rights(&[("writer", "bkt", WRITE | READ)]);
     assert_eq!((copy("writer"), within("writer")), (403, 200));
 }
 
@@ -94,7 +94,7 @@ fn buckets_are_shown_to_keys_with_a_right_on_them() {
     let rights = [
         ("reader", "bkt", READ),
         ("owner", "other", OWNER),
-        ("none", "bkt", Rights::NONE),
+        ("none", "bkt", Rights::empty()),
     ];
     server.set_rights(&rights);
     for (key, expected) in [

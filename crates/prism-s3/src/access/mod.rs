@@ -12,7 +12,7 @@ mod needs;
 use self::needs::{Needs, needs};
 pub use crate::policy::Circumstances;
 use crate::policy::{Policy, PolicyQuestion, Verdict};
-pub use crate::rights::{KeyRights, Right, Rights};
+pub use crate::rights::{KeyRights, Rights};
 use crate::{BucketName, Code, ObjectOperation, Operation, S3Error};
 
 /// The caller of an operation.
@@ -76,7 +76,7 @@ pub fn decide(
         return allowed(false);
     }
     let rights = caller.rights_on(need.bucket);
-    let is_right = rights.has_any(need.rights);
+    let is_right = rights.intersects(need.rights);
     let Some(policy) = policy else {
         return allowed(is_right);
     };
@@ -91,7 +91,7 @@ pub fn decide(
         return allowed(is_right || policy.allows_for_some_key(&question));
     }
     allowed(match policy.verdict(&question) {
-        Verdict::Denied => need.is_policy && rights.has(Right::Owner),
+        Verdict::Denied => need.is_policy && rights.contains(Rights::OWNER),
         Verdict::Allowed => true,
         Verdict::Silent => is_right,
     })
@@ -103,7 +103,7 @@ pub fn depends_on_policy(operation: &Operation, caller: &Caller<'_>) -> bool {
     match needs(operation) {
         Needs::Nothing | Needs::AnyKey => false,
         Needs::Permission(need) | Needs::ForSomeKey(need) => {
-            !(need.is_policy && caller.rights_on(need.bucket).has(Right::Owner))
+            !(need.is_policy && caller.rights_on(need.bucket).contains(Rights::OWNER))
         }
     }
 }

@@ -2,7 +2,7 @@
 //! parameters add to them.
 
 use crate::op::Permission;
-use crate::policy::actions::{Action, Actions};
+use crate::policy::actions::Actions;
 use crate::rights::Rights;
 use crate::{BucketName, BucketOperation, ObjectKey, ObjectOperation, Operation};
 
@@ -59,7 +59,7 @@ pub(super) fn needs(operation: &Operation) -> Needs<'_> {
         bucket,
         key: operation.object().map(|object| &object.key),
         rights,
-        actions: actions.and(actions_on_tags(operation)),
+        actions: actions.union(actions_on_tags(operation)),
         prefix: prefix(operation),
         is_policy: matches!(permission, Permission::OfPolicy(..)),
     };
@@ -78,7 +78,7 @@ fn actions_on_tags(operation: &Operation) -> Actions {
         _ => None,
     };
     if tags.is_some_and(|tags| !tags.is_empty()) {
-        Actions::of(&[Action::PutObjectTagging])
+        Actions::PutObjectTagging
     } else {
         Actions::default()
     }

@@ -12,7 +12,7 @@ pub(super) use self::object::OBJECT;
 use super::row::{Answerer, Body, Permission, Request, Row};
 use crate::S3Error;
 use crate::query::Query;
-use crate::rights::{Right, Rights};
+use crate::rights::Rights;
 
 /// The parts of a request that decide its operation.
 pub(super) struct Given<'r> {
@@ -49,7 +49,7 @@ macro_rules! table {
                 name: $api_name,
                 request: $request,
                 permission: Permission::$permission
-                    $(($rights $(, Actions::of(&[$(Action::$action),*]))*))?,
+                    $(($rights $(, Actions::empty()$(.union(Actions::$action))*)*))?,
                 body: $body,
                 answerer: Answerer::$answerer,
                 moves_connection: table!(@ $($moving)?),
@@ -78,10 +78,10 @@ const POST: Method = Method::POST;
 const DELETE: Method = Method::DELETE;
 const OPTIONS: Method = Method::OPTIONS;
 
-const READ: Rights = Rights::NONE.with(Right::Read);
-const WRITE: Rights = Rights::NONE.with(Right::Write);
-const OWNER: Rights = Rights::NONE.with(Right::Owner);
-const READ_OR_OWNER: Rights = READ.and(OWNER);
+const READ: Rights = Rights::READ;
+const WRITE: Rights = Rights::WRITE;
+const OWNER: Rights = Rights::OWNER;
+const READ_OR_OWNER: Rights = READ.union(OWNER);
 
 /// The longest document about a bucket, or about an object's tags. Ten tags take less, even with
 /// every character escaped.

@@ -1,73 +1,45 @@
 //! The actions that policies name. Only those of operations that Prism serves exist here.
 
+use bitflags::bitflags;
+
 use super::fits;
 
-macro_rules! actions {
-    ($($name:ident $text:literal,)*) => {
-        /// An action of S3.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum Action { $($name,)* }
-
-        impl Action {
-            /// All actions.
-            pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// Its name in policies, in lower case and without `s3:`.
-            const fn lower_case(self) -> &'static str {
-                match self { $(Self::$name => $text,)* }
-            }
-        }
-    };
+bitflags! {
+    /// A set of actions of S3.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub(crate) struct Actions: u32 {
+        const AbortMultipartUpload = 1 << 0;
+        const CreateBucket = 1 << 1;
+        const DeleteBucket = 1 << 2;
+        const DeleteBucketPolicy = 1 << 3;
+        const DeleteObject = 1 << 4;
+        const DeleteObjectTagging = 1 << 5;
+        const DeleteObjectVersion = 1 << 6;
+        const DeleteObjectVersionTagging = 1 << 7;
+        const GetBucketCors = 1 << 8;
+        const GetBucketLocation = 1 << 9;
+        const GetBucketPolicy = 1 << 10;
+        const GetBucketVersioning = 1 << 11;
+        const GetObject = 1 << 12;
+        const GetObjectAttributes = 1 << 13;
+        const GetObjectTagging = 1 << 14;
+        const GetObjectVersion = 1 << 15;
+        const GetObjectVersionAttributes = 1 << 16;
+        const GetObjectVersionTagging = 1 << 17;
+        const ListBucket = 1 << 18;
+        const ListBucketMultipartUploads = 1 << 19;
+        const ListBucketVersions = 1 << 20;
+        const ListMultipartUploadParts = 1 << 21;
+        const PutBucketCors = 1 << 22;
+        const PutBucketPolicy = 1 << 23;
+        const PutBucketVersioning = 1 << 24;
+        const PutObject = 1 << 25;
+        const PutObjectTagging = 1 << 26;
+        const PutObjectVersionTagging = 1 << 27;
+    }
 }
-
-actions! {
-    AbortMultipartUpload "abortmultipartupload",
-    CreateBucket "createbucket",
-    DeleteBucket "deletebucket",
-    DeleteBucketPolicy "deletebucketpolicy",
-    DeleteObject "deleteobject",
-    DeleteObjectTagging "deleteobjecttagging",
-    DeleteObjectVersion "deleteobjectversion",
-    DeleteObjectVersionTagging "deleteobjectversiontagging",
-    GetBucketCors "getbucketcors",
-    GetBucketLocation "getbucketlocation",
-    GetBucketPolicy "getbucketpolicy",
-    GetBucketVersioning "getbucketversioning",
-    GetObject "getobject",
-    GetObjectAttributes "getobjectattributes",
-    GetObjectTagging "getobjecttagging",
-    GetObjectVersion "getobjectversion",
-    GetObjectVersionAttributes "getobjectversionattributes",
-    GetObjectVersionTagging "getobjectversiontagging",
-    ListBucket "listbucket",
-    ListBucketMultipartUploads "listbucketmultipartuploads",
-    ListBucketVersions "listbucketversions",
-    ListMultipartUploadParts "listmultipartuploadparts",
-    PutBucketCors "putbucketcors",
-    PutBucketPolicy "putbucketpolicy",
-    PutBucketVersioning "putbucketversioning",
-    PutObject "putobject",
-    PutObjectTagging "putobjecttagging",
-    PutObjectVersionTagging "putobjectversiontagging",
-}
-
-/// A set of actions, of which there are at most 32.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Actions(u32);
-
-const _: () = assert!(Action::ALL.len() <= 32);
 
 impl Actions {
-    pub(crate) const fn of(actions: &[Action]) -> Self {
-        let mut set = 0;
-        let mut rest = actions;
-        while let [first, more @ ..] = rest {
-            set |= 1 << *first as u32;
-            rest = more;
-        }
-        Self(set)
-    }
-
     /// The actions that a name or a pattern of a policy stands for; none if it is not known.
     /// Letter case does not count, as in S3.
     pub(crate) fn named(pattern: &str) -> Self {
@@ -77,26 +49,10 @@ impl Actions {
             None if pattern == "*" => "*",
             None => return Self::default(),
         };
-        let is_named = |action: &&Action| fits(pattern.chars(), action.lower_case().chars());
-        let named = Action::ALL.iter().filter(is_named);
-        named.fold(Self::default(), |set, action| set.and(Self::of(&[*action])))
-    }
-
-    #[must_use]
-    pub(crate) const fn and(self, more: Self) -> Self {
-        Self(self.0 | more.0)
-    }
-
-    pub(crate) const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub(crate) const fn has_any(self, of: Self) -> bool {
-        self.0 & of.0 != 0
-    }
-
-    pub(crate) const fn has_all(self, of: Self) -> bool {
-        self.0 & of.0 == of.0
+        let named = Self::all()
+            .iter_names()
+            .filter(|(name, _)| fits(pattern.chars(), name.to_ascii_lowercase().chars()));
+        named.map(|(_, action)| action).collect()
     }
 }
 
@@ -105,15 +61,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_two_actions_have_the_same_bit() {
+        assert_eq!(Actions::all().bits().count_ones(), 28);
+        assert_eq!(Actions::all().iter_names().count(), 28);
+    }
+
+    #[test]
     fn names_and_patterns_stand_for_actions() {
         let named = |text| Actions::named(text);
-        assert_eq!(named("s3:GetObject"), Actions::of(&[Action::GetObject]));
-        assert_eq!(named("S3:getobject"), Actions::of(&[Action::GetObject]));
-        let tags = Actions::of(&[Action::GetObjectTagging, Action::GetObjectVersionTagging]);
+        assert_eq!(named("s3:GetObject"), Actions::GetObject);
+        assert_eq!(named("S3:getobject"), Actions::GetObject);
+        let tags = Actions::GetObjectTagging | Actions::GetObjectVersionTagging;
         assert_eq!(named("s3:GetObject*Tagging"), tags);
         assert_eq!(named("s3:?etBucketCORS"), named("s3:GetBucketCORS"));
-        assert_eq!(named("s3:*"), Actions::of(Action::ALL));
-        assert_eq!(named("*"), Actions::of(Action::ALL));
+        assert_eq!(named("s3:*"), Actions::all());
+        assert_eq!(named("*"), Actions::all());
         for unknown in [
             "s3:GetObjectAcl",
             "iam:*",

@@ -115,7 +115,7 @@ fn actions(names: &[String]) -> Result<Actions, S3Error> {
                 "The action {name:.64} of a policy is not implemented."
             )));
         }
-        actions = actions.and(named);
+        actions |= named;
     }
     Ok(actions)
 }

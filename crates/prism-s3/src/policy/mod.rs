@@ -133,7 +133,7 @@ impl Policy {
     pub(crate) fn verdict(&self, question: &PolicyQuestion<'_>) -> Verdict {
         let mut allowed = Actions::default();
         for statement in &self.statements {
-            if !statement.actions.has_any(question.actions)
+            if !statement.actions.intersects(question.actions)
                 || !statement.concerns(question)
                 || !statement.covers(question.key)
             {
@@ -141,10 +141,10 @@ impl Policy {
             }
             match statement.effect {
                 Effect::Deny => return Verdict::Denied,
-                Effect::Allow => allowed = allowed.and(statement.actions),
+                Effect::Allow => allowed |= statement.actions,
             }
         }
-        if allowed.has_all(question.actions) {
+        if allowed.contains(question.actions) {
             Verdict::Allowed
         } else {
             Verdict::Silent
@@ -155,7 +155,7 @@ impl Policy {
     pub(crate) fn allows_for_some_key(&self, question: &PolicyQuestion<'_>) -> bool {
         self.statements.iter().any(|statement| {
             statement.effect == Effect::Allow
-                && statement.actions.has_any(question.actions)
+                && statement.actions.intersects(question.actions)
                 && statement.concerns(question)
         })
     }

@@ -6,23 +6,21 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use prism_http::{Limits, RequestHead};
-use prism_s3::access::{
-    Caller, Circumstances, KeyRights, Right, Rights, decide, depends_on_policy,
-};
+use prism_s3::access::{Caller, Circumstances, KeyRights, Rights, decide, depends_on_policy};
 use prism_s3::{BucketName, Code, ObjectKey, ObjectRef, Operation, Policy, S3Error};
 
-const READ: Rights = Rights::NONE.with(Right::Read);
-const WRITE: Rights = Rights::NONE.with(Right::Write);
-const OWNER: Rights = Rights::NONE.with(Right::Owner);
-const READ_OWNER: Rights = READ.and(OWNER);
+const READ: Rights = Rights::READ;
+const WRITE: Rights = Rights::WRITE;
+const OWNER: Rights = Rights::OWNER;
+const READ_OWNER: Rights = READ.union(OWNER);
 
 /// Every operation on the bucket `bkt`: the request, the rights of which one is needed, and the
 /// actions of which all are.
 const TABLE: &[(&str, Rights, &[&str])] = &[
     ("PUT /bkt", OWNER, &["CreateBucket"]),
     ("DELETE /bkt", OWNER, &["DeleteBucket"]),
-    ("HEAD /bkt", Rights::ALL, &["ListBucket"]),
-    ("GET /bkt?location", Rights::ALL, &["GetBucketLocation"]),
+    ("HEAD /bkt", Rights::all(), &["ListBucket"]),
+    ("GET /bkt?location", Rights::all(), &["GetBucketLocation"]),
     ("GET /bkt?versioning", READ_OWNER, &["GetBucketVersioning"]),
     ("PUT /bkt?versioning", OWNER, &["PutBucketVersioning"]),
     ("GET /bkt?cors", OWNER, &["GetBucketCORS"]),
@@ -157,7 +155,7 @@ const EVERYTHING: &str = "[\"arn:aws:s3:::bkt\",\"arn:aws:s3:::bkt/*\"]";
 
 /// Whether the holder of `key` with these rights on `bkt` may do it.
 fn may(request: &str, of: Rights, policy: Option<&Policy>) -> bool {
-    let rights = rights(&[("bkt", of), ("other", Rights::ALL)]);
+    let rights = rights(&[("bkt", of), ("other", Rights::all())]);
     let caller = Caller::Key {
         access_key: "key",
         rights: &rights,
@@ -184,25 +182,24 @@ fn is_allowed(request: &str, caller: &Caller<'_>, policy: Option<&Policy>) -> bo
 #[test]
 fn each_operation_needs_one_of_its_rights() {
     for (request, wanted, _) in TABLE {
-        for right in Right::ALL {
-            let expected = wanted.has(right);
-            let own = Rights::NONE.with(right);
-            assert_eq!(may(request, own, None), expected, "{request} {right:?}");
+        for right in Rights::all() {
+            let expected = wanted.contains(right);
+            assert_eq!(may(request, right, None), expected, "{request} {right:?}");
         }
-        assert!(!may(request, Rights::NONE, None), "{request}");
+        assert!(!may(request, Rights::empty(), None), "{request}");
         let admin = Caller::Key {
             access_key: "admin",
             rights: &KeyRights::Admin,
         };
         assert!(is_allowed(request, &admin, None), "{request}");
         let nobody = Caller::Anonymous {
-            rights: Rights::NONE,
+            rights: Rights::empty(),
         };
         assert!(!is_allowed(request, &nobody, None), "{request}");
         let everybody = Caller::Anonymous { rights: READ };
         assert_eq!(
             is_allowed(request, &everybody, None),
-            wanted.has(Right::Read),
+            wanted.contains(Rights::READ),
             "{request}"
         );
     }
@@ -217,9 +214,12 @@ fn a_policy_has_to_allow_all_actions_of_an_operation_and_can_deny_each() {
             .collect();
         let all = format!("[{}]", names.join(","));
         let allow = |list: &str| parse(&statement("Allow", "\"*\"", list, EVERYTHING)).unwrap();
-        assert!(may(request, Rights::NONE, Some(&allow(&all))), "{request}");
+        assert!(
+            may(request, Rights::empty(), Some(&allow(&all))),
+            "{request}"
+        );
         let nobody = Caller::Anonymous {
-            rights: Rights::NONE,
+            rights: Rights::empty(),
         };
         assert!(
             is_allowed(request, &nobody, Some(&allow(&all))),
@@ -227,7 +227,7 @@ fn a_policy_has_to_allow_all_actions_of_an_operation_and_can_deny_each() {
         );
         for name in &names {
             assert_eq!(
-                may(request, Rights::NONE, Some(&allow(name))),
+                may(request, Rights::empty(), Some(&allow(name))),
                 names.len() == 1,
                 "{request}"
             );
@@ -237,7 +237,10 @@ fn a_policy_has_to_allow_all_actions_of_an_operation_and_can_deny_each() {
                 statement("Allow", "\"*\"", "\"s3:*\"", EVERYTHING)
             );
             let both = parse(&both).unwrap();
-            assert!(!may(request, Rights::NONE, Some(&both)), "{request} {name}");
+            assert!(
+                !may(request, Rights::empty(), Some(&both)),
+                "{request} {name}"
+            );
             // Nobody is locked out.
             let is_policy = request.contains("?policy");
             assert_eq!(
@@ -265,7 +268,7 @@ fn a_policy_has_to_allow_all_actions_of_an_operation_and_can_deny_each() {
             .collect();
         let others = format!("[{}]", others.join(","));
         assert!(
-            !may(request, Rights::NONE, Some(&allow(&others))),
+            !may(request, Rights::empty(), Some(&allow(&others))),
             "{request}"
         );
         let deny = parse(&statement("Deny", "\"*\"", &others, EVERYTHING)).unwrap();
@@ -310,7 +313,7 @@ fn a_copy_reads_its_source_and_many_deletions_are_judged_one_by_one() {
     assert_eq!(deletion, operation("DELETE /bkt/k?versionId=v"));
 
     let many = "POST /bkt?delete";
-    assert!(may(many, WRITE, None) && !may(many, READ.and(OWNER), None));
+    assert!(may(many, WRITE, None) && !may(many, READ.union(OWNER), None));
     let only = |key: &str, effect| {
         let resource = format!("\"arn:aws:s3:::bkt/{key}\"");
         parse(&statement(
@@ -321,17 +324,17 @@ fn a_copy_reads_its_source_and_many_deletions_are_judged_one_by_one() {
         ))
         .unwrap()
     };
-    assert!(may(many, Rights::NONE, Some(&only("a*", "Allow"))));
-    assert!(!may(many, Rights::NONE, Some(&only("a*", "Deny"))));
+    assert!(may(many, Rights::empty(), Some(&only("a*", "Allow"))));
+    assert!(!may(many, Rights::empty(), Some(&only("a*", "Deny"))));
     assert!(may(many, WRITE, Some(&only("a*", "Deny"))));
     assert!(may(
         "DELETE /bkt/ab",
-        Rights::NONE,
+        Rights::empty(),
         Some(&only("a*", "Allow"))
     ));
     assert!(!may(
         "DELETE /bkt/b",
-        Rights::NONE,
+        Rights::empty(),
         Some(&only("a*", "Allow"))
     ));
     assert!(!may("DELETE /bkt/ab", WRITE, Some(&only("a*", "Deny"))));
@@ -358,7 +361,7 @@ fn a_statement_is_about_its_principals() {
         let policy = parse(&text).unwrap();
         let caller = match key {
             "" => Caller::Anonymous {
-                rights: Rights::NONE,
+                rights: Rights::empty(),
             },
             access_key => Caller::Key {
                 access_key,

@@ -9,12 +9,12 @@ use super::{
 use crate::list::{ListMarked, ListObjects};
 use crate::op::row::{Answerer, Body, Permission, Request, Row};
 use crate::op::{BucketOperation as Op, Document};
-use crate::policy::actions::{Action, Actions};
+use crate::policy::actions::Actions;
 use crate::rights::Rights;
 
 table! { BUCKET of Op:
     GET_LOCATION "GetBucketLocation" Op::GetLocation =>
-        Request::new(GET, &["location"]), OneOf(Rights::ALL, [GetBucketLocation]), Skipped, Backend,
+        Request::new(GET, &["location"]), OneOf(Rights::all(), [GetBucketLocation]), Skipped, Backend,
         |_| Ok(Op::GetLocation);
     GET_VERSIONING "GetBucketVersioning" Op::GetVersioning =>
         Request::new(GET, &["versioning"]),
@@ -68,7 +68,7 @@ table! { BUCKET of Op:
         |_| Ok(Op::Delete);
     // Clients look for a bucket, and its region, before they write to it.
     HEAD_BUCKET "HeadBucket" Op::Head =>
-        Request::new(HEAD, &[]), OneOf(Rights::ALL, [ListBucket]), Skipped, Backend,
+        Request::new(HEAD, &[]), OneOf(Rights::all(), [ListBucket]), Skipped, Backend,
         |_| Ok(Op::Head);
     PREFLIGHT "Preflight" Op::Preflight =>
         Request::new(OPTIONS, &[]), Nothing, Skipped, Backend,

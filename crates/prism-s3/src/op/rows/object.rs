@@ -10,7 +10,7 @@ use crate::op::{
     Attributes, CompleteUpload, CopyObject, CopyPart, CreateUpload, ListParts,
     ObjectOperation as Op, PutObject, ReadObject, UploadPart,
 };
-use crate::policy::actions::{Action, Actions};
+use crate::policy::actions::Actions;
 
 /// The parameter of operations that may be about a version.
 const VERSION: &[&str] = &["versionId"];

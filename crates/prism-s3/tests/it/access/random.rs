@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use fastrand::Rng;
-use prism_s3::access::{Caller, Right, Rights, decide};
+use prism_s3::access::{Caller, Rights, decide};
 
 use super::{TABLE, circumstances, operation, parse, rights};
 
@@ -218,11 +218,11 @@ fn expected(
             .filter(|statement| statement.denies == denies);
         of.any(|statement| statement.fits(asked, action))
     };
-    if request.contains("?policy") && own.has(Right::Owner) {
+    if request.contains("?policy") && own.contains(Rights::OWNER) {
         return true;
     }
     !actions.iter().any(|action| is_said(true, action))
-        && (own.has_any(*rights) || actions.iter().all(|action| is_said(false, action)))
+        && (own.intersects(*rights) || actions.iter().all(|action| is_said(false, action)))
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn decisions_are_those_of_the_plain_rules() {
         let policy = (count > 0).then(|| parse(&json.join(",")).unwrap());
         let row = &TABLE[random.usize(..TABLE.len())];
         let (request, resource, prefix) = request(&mut random, row.0);
-        let own: Rights = Right::ALL
+        let own: Rights = Rights::all()
             .into_iter()
             .filter(|_| random.u8(..4) == 0)
             .collect();
@@ -247,7 +247,7 @@ fn decisions_are_those_of_the_plain_rules() {
             address: ADDRESSES[random.usize(..5)],
             is_tls: random.bool(),
         };
-        let key_rights = rights(&[("bkt", own), ("other", Rights::ALL)]);
+        let key_rights = rights(&[("bkt", own), ("other", Rights::all())]);
         let caller = match asked.key {
             None => Caller::Anonymous { rights: own },
             Some(access_key) => Caller::Key {
