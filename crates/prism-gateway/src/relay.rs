@@ -8,7 +8,7 @@ use std::io;
 
 use prism_http::{BodyError, HeadError};
 use prism_proto::relay::{ANSWER_FIELD, RETRIES_FIELD};
-use prism_proxy::{Answer, AnswerHead, Failure, Fault, Forward, NodeStream, Outgoing};
+use prism_proxy::{Answer, AnswerHead, Failure, Fault, Forward, Outgoing};
 use prism_service::{
     BodyFailure, Exchange, PeerRequest, RelayError, Service, encode_head, has_body,
 };
@@ -26,15 +26,14 @@ impl<S: Service> Gateway<S> {
     ) -> Result<Option<u64>, RelayError> {
         self.shared.counters.relayed.add_one();
         exchange.record_mut().peer = Some(peer.into());
-        let (stream, was_used) = self.peers.stream(peer, request).await?;
-        let mut stream = NodeStream { stream, was_used };
+        let mut stream = self.peers.stream(peer, request).await?;
         let mut is_again = false;
         loop {
             let outgoing = Outgoing {
-                head: encode_head(request, stream.stream.form()),
+                head: encode_head(request, stream.form()),
                 // A node that sends the request back does so before the body is read.
                 asks: has_body(request.head),
-                to_node: Some(stream.stream.form()),
+                to_node: Some(stream.form()),
                 ..Outgoing::default()
             };
             let mut forward = Forward::new(exchange, &mut stream, outgoing);
@@ -51,8 +50,8 @@ impl<S: Service> Gateway<S> {
                         if let Some(told) = told.and_then(|told| told.parse().ok()) {
                             exchange.record_mut().retries = told;
                         }
-                        if answer.is_only_a_head() && stream.stream.is_clean() {
-                            self.peers.keep(peer, stream.stream);
+                        if answer.is_only_a_head() && stream.is_clean() {
+                            self.peers.keep(peer, stream);
                         }
                         return Err(refused);
                     }
@@ -65,8 +64,8 @@ impl<S: Service> Gateway<S> {
             };
             match passed {
                 Ok((passed, body_bytes)) => {
-                    if passed.is_reusable && stream.stream.is_clean() {
-                        self.peers.keep(peer, stream.stream);
+                    if passed.is_reusable && stream.is_clean() {
+                        self.peers.keep(peer, stream);
                     }
                     return Ok(body_bytes);
                 }
@@ -89,10 +88,7 @@ impl<S: Service> Gateway<S> {
                     if is_again || !was_used || !may_follow {
                         return Err(error);
                     }
-                    stream = NodeStream {
-                        stream: self.peers.fresh(peer).await?,
-                        was_used: false,
-                    };
+                    stream = self.peers.fresh(peer).await?;
                     is_again = true;
                 }
             }

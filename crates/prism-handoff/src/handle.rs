@@ -50,15 +50,15 @@ impl Handle {
         self.lifecycle.stopping.notify_one();
     }
 
-    /// A stream on which `peer` answers requests, and whether it was used before. The peer may have
-    /// closed a used one meanwhile.
+    /// A stream on which `peer` answers requests. The peer may have closed one that was used before
+    /// ([`RelayStream::was_used`]).
     ///
     /// # Errors
     /// [`PeerError`] if the peer is unknown or out of reach.
-    pub async fn relay(&self, peer: &str) -> Result<(RelayStream, bool), PeerError> {
+    pub async fn relay(&self, peer: &str) -> Result<RelayStream, PeerError> {
         // A leaving peer closes its idle streams.
         if self.is_leaving(peer) {
-            return Ok((self.fresh_relay(peer).await?, false));
+            return self.fresh_relay(peer).await;
         }
         self.peers.relay(peer).await
     }

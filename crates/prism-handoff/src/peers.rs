@@ -218,16 +218,13 @@ impl Peers {
         channel
     }
 
-    /// A relay stream to `name`, and whether it was used before.
-    pub(crate) async fn relay(
-        self: &Rc<Self>,
-        name: &str,
-    ) -> Result<(RelayStream, bool), PeerError> {
+    /// A relay stream to `name`, which may have been used before.
+    pub(crate) async fn relay(self: &Rc<Self>, name: &str) -> Result<RelayStream, PeerError> {
         self.may_ask(name)?;
         match self.of_node(name, |node| node.idle_relays.pop()).flatten() {
-            Some(stream) => Ok((stream, true)),
+            Some(stream) => Ok(stream),
             // Boxed, because it is rare and large.
-            None => Ok((Box::pin(self.fresh_relay(name)).await?, false)),
+            None => Box::pin(self.fresh_relay(name)).await,
         }
     }
 
@@ -280,7 +277,8 @@ impl Peers {
     }
 
     /// Keeps a relay stream that is between two requests.
-    pub(crate) fn keep_relay(&self, name: &str, stream: RelayStream) {
+    pub(crate) fn keep_relay(&self, name: &str, mut stream: RelayStream) {
+        stream.set_used();
         self.of_node(name, |node| {
             if node.idle_relays.len() < MAX_IDLE_RELAYS {
                 node.idle_relays.push(stream);

@@ -48,6 +48,7 @@ struct Inner {
     form: Form,
     /// The bytes that [`RelayStream::write_or_fill`] has sealed and not returned as written.
     sealed_bytes: usize,
+    was_used: bool,
 }
 
 /// The outcome of [`RelayStream::write_or_fill`].
@@ -115,6 +116,7 @@ impl RelayStream {
             waits,
             form,
             sealed_bytes: 0,
+            was_used: false,
         }))
     }
 
@@ -122,6 +124,15 @@ impl RelayStream {
     #[must_use]
     pub fn form(&self) -> Form {
         self.0.form
+    }
+
+    /// Whether it was kept after an earlier use, so that the peer may have closed it meanwhile.
+    pub fn was_used(&self) -> bool {
+        self.0.was_used
+    }
+
+    pub(crate) fn set_used(&mut self) {
+        self.0.was_used = true;
     }
 
     /// Sets the time limit of each read and write.

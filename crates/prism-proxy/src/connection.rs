@@ -1,19 +1,10 @@
 //! The connection to a server, or to a node that answers.
 
-use std::io;
-
 use prism_common::input::Input;
-use prism_handoff::{RelayStep, RelayStream};
+use prism_handoff::RelayStream;
 use tokio::net::TcpStream;
 
-/// A movement of bytes on a connection.
-#[derive(Debug)]
-pub enum Step {
-    /// So many bytes were read; 0 at the end.
-    Read(io::Result<usize>),
-    /// So many bytes were written, or none will be any more.
-    Written(io::Result<usize>),
-}
+use crate::Step;
 
 /// The stream to the side that answers, a server or another node: requests go there, and answers
 /// come back.
@@ -40,38 +31,13 @@ pub trait ServerStream: Input {
     }
 }
 
-/// A stream to another node.
-pub struct NodeStream {
-    /// The stream.
-    pub stream: RelayStream,
-    /// Whether it had an earlier request.
-    pub was_used: bool,
-}
-
-impl Input for NodeStream {
-    fn buffered(&self) -> &[u8] {
-        self.stream.buffered()
-    }
-
-    fn consume(&mut self, n: usize) {
-        self.stream.consume(n);
-    }
-
-    async fn fill(&mut self) -> io::Result<usize> {
-        self.stream.fill().await
-    }
-}
-
-impl ServerStream for NodeStream {
+impl ServerStream for RelayStream {
     fn was_used(&self) -> bool {
-        self.was_used
+        RelayStream::was_used(self)
     }
 
     async fn write_or_fill(&mut self, bytes: &[u8], reads: bool) -> Step {
-        match self.stream.write_or_fill(bytes, reads).await {
-            RelayStep::Read(read) => Step::Read(read),
-            RelayStep::Written(written) => Step::Written(written),
-        }
+        RelayStream::write_or_fill(self, bytes, reads).await
     }
 
     async fn end_requests(&mut self) {}

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::at_work::AtWork;
 use crate::connection::ServerStream;
-use crate::pump::{Moved, PIECE_BYTES};
+use crate::pump::{PIECE_BYTES, Passage};
 
 /// The longest beginning of a body that is kept to be sent again.
 const MAX_REPLAY_BYTES: usize = 64 << 10;
@@ -345,11 +345,11 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
             return Ok(Progress::Silent);
         };
         Ok(match moved.map_err(Fault::Connection)? {
-            Moved::FromServer(Ok(0)) => Progress::Ended,
-            Moved::FromServer(Ok(_)) => Progress::Came,
-            Moved::FromServer(Err(error)) => Progress::Broken(error),
-            Moved::FromClient(0) => return Err(BodyError::Truncated.into()),
-            Moved::ToServer | Moved::FromClient(_) | Moved::ToClient => Progress::Moved,
+            Passage::FromServer(Ok(0)) => Progress::Ended,
+            Passage::FromServer(Ok(_)) => Progress::Came,
+            Passage::FromServer(Err(error)) => Progress::Broken(error),
+            Passage::FromClient(0) => return Err(BodyError::Truncated.into()),
+            Passage::ToServer | Passage::FromClient(_) | Passage::ToClient => Progress::Moved,
         })
     }
 
@@ -358,7 +358,7 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
     async fn move_within(
         &mut self,
         limit: Option<Duration>,
-    ) -> io::Result<Option<io::Result<Moved>>> {
+    ) -> io::Result<Option<io::Result<Passage>>> {
         let Some(limit) = limit else {
             return Ok(Some(self.move_some(false).await));
         };

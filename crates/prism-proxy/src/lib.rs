@@ -24,6 +24,7 @@ mod tunnel;
 
 pub use answer::{Answer, Passed};
 pub use at_work::AtWork;
-pub use connection::{NodeStream, ServerStream, Step};
+pub use connection::ServerStream;
 pub use forward::{AnswerHead, Failure, Fault, Forward, Outgoing};
+pub use prism_handoff::RelayStep as Step;
 pub use tunnel::{SWITCHING, wanted_protocol};

@@ -4,16 +4,17 @@
 
 use std::io;
 
-use prism_service::{Exchange, Movement, Queue};
+use prism_service::{Exchange, Moved, Queue};
 
-use crate::connection::{ServerStream, Step};
+use crate::Step;
+use crate::connection::ServerStream;
 use crate::forward::Forward;
 
 /// Bytes that are taken from a client at once.
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
 /// One movement of bytes.
-pub(crate) enum Moved {
+pub(crate) enum Passage {
     /// The other side has sent so many, or ended.
     FromServer(io::Result<usize>),
     /// The other side has taken some, or will take no more.
@@ -30,33 +31,33 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
     ///
     /// # Errors
     /// The client's connection is broken, also while nothing is to be moved there.
-    pub(crate) async fn move_some(&mut self, reads: bool) -> io::Result<Moved> {
+    pub(crate) async fn move_some(&mut self, reads: bool) -> io::Result<Passage> {
         let fills = !self.exchange.has_queued();
         let writes = !self.to_server.is_empty();
         let moving = self.server.write_or_fill(self.to_server.rest(), fills);
         tokio::select! {
             biased;
             step = moving, if fills || writes => match step {
-                Step::Read(read) => Ok(Moved::FromServer(read)),
+                Step::Read(read) => Ok(Passage::FromServer(read)),
                 Step::Written(Ok(written)) => {
                     self.written_bytes += written;
                     self.to_server.consume(written);
-                    Ok(Moved::ToServer)
+                    Ok(Passage::ToServer)
                 }
                 Step::Written(Err(_)) => {
                     // It may have answered before it stopped reading.
                     self.is_deaf = true;
                     self.to_server = Queue::default();
-                    Ok(Moved::ToServer)
+                    Ok(Passage::ToServer)
                 }
             },
             moved = self.exchange.write_or_fill(reads) => match moved? {
-                Movement::Read(read) => Ok(Moved::FromClient(read)),
-                Movement::Written => Ok(Moved::ToClient),
-                Movement::Blocked => {
+                Moved::Read(read) => Ok(Passage::FromClient(read)),
+                Moved::Written(0) => {
                     self.exchange.flush().await?;
-                    Ok(Moved::ToClient)
+                    Ok(Passage::ToClient)
                 }
+                Moved::Written(_) => Ok(Passage::ToClient),
             },
         }
     }

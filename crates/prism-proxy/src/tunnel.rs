@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::answer::{Answer, broken_off};
 use crate::connection::ServerStream;
 use crate::forward::{Fault, Forward};
-use crate::pump::{Moved, PIECE_BYTES};
+use crate::pump::{PIECE_BYTES, Passage};
 
 /// The status with which a server agrees.
 pub const SWITCHING: u16 = 101;
@@ -63,12 +63,12 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
                     continue;
                 }
                 Ok(Err(error)) => return Err(Fault::Connection(error)),
-                Ok(Ok(Moved::FromServer(Err(error)))) => {
+                Ok(Ok(Passage::FromServer(Err(error)))) => {
                     self.note_end_by_server();
                     return Err(Fault::Connection(error));
                 }
-                Err(_) | Ok(Ok(Moved::FromServer(Ok(0)))) => return Ok(()),
-                Ok(Ok(Moved::FromClient(0))) => {
+                Err(_) | Ok(Ok(Passage::FromServer(Ok(0)))) => return Ok(()),
+                Ok(Ok(Passage::FromClient(0))) => {
                     client_ended = true;
                     self.server.end_requests().await;
                 }

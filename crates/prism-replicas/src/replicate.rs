@@ -94,7 +94,7 @@ impl Replicator {
         let len = change.header.len() as u64 + change.len;
         let head = own_head("PUT", len).map_err(RelayError::Broken)?;
         let request = self.request_for(&head, &Principal::Anonymous);
-        let (mut upstream, used) = self.peers.begin(peer, &request).await?;
+        let mut upstream = self.peers.begin(peer, &request).await?;
         upstream.set_io_timeout(ANSWER_TIMEOUT);
         let mut answer = send_change(&mut upstream, change).await;
         // Another node may have closed an idle stream. Preparing twice has the same effect as once.
@@ -102,7 +102,7 @@ impl Replicator {
             Err(RelayError::Broken(error)) => !matches!(error.kind(), TimedOut | HostUnreachable),
             answer => matches!(answer, Err(RelayError::NotRead)),
         };
-        if used && is_lost {
+        if upstream.was_used() && is_lost {
             upstream = self.peers.fresh(peer).await?;
             upstream.set_io_timeout(ANSWER_TIMEOUT);
             let again = upstream

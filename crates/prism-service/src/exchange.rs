@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use prism_handoff::Companion;
+use prism_handoff::{Companion, Moved};
 use prism_http::{BodyError, Headers, PlainAnswer, ResponseHead};
 use tokio::net::TcpStream;
 
@@ -60,17 +60,6 @@ impl AnswerRecord {
     pub fn add_retry(&mut self) {
         self.retries = self.retries.saturating_add(1);
     }
-}
-
-/// The movement of bytes by [`Exchange::write_or_fill`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Movement {
-    /// Some bytes of the answer have left.
-    Written,
-    /// Only [`Exchange::flush`] can send what is queued now. It must not be cancelled.
-    Blocked,
-    /// So many bytes have come; 0 at the end of the sender's direction.
-    Read(usize),
 }
 
 /// The exchange of one request. Its body is read by [`BodySource::read`], or by
@@ -202,7 +191,8 @@ pub trait Exchange: BodySource {
 
     /// Sends some of what is queued, or reads more if `reads` is set, whichever can be done first.
     /// With neither it waits until the connection breaks. May be cancelled without loss.
-    async fn write_or_fill(&mut self, reads: bool) -> io::Result<Movement>;
+    /// `Written(0)`: only [`Self::flush`] can send what is queued now. It must not be cancelled.
+    async fn write_or_fill(&mut self, reads: bool) -> io::Result<Moved>;
 
     /// Ends the answer, and then reads past the rest of the body if the connection may live on.
     async fn end(&mut self, trailers: Option<&Headers>) -> io::Result<()>;

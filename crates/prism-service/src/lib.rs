@@ -34,7 +34,7 @@ pub use audit::{Action, Actor, AuditLog};
 pub use body_source::{BodySource, FramedBody};
 pub use counters::RequestCounters;
 pub use date::DateCache;
-pub use exchange::{AnswerRecord, EndedBy, Exchange, Movement, send, set};
+pub use exchange::{AnswerRecord, EndedBy, Exchange, send, set};
 pub use http1::{Http1, Http1Parts};
 pub use io::Io;
 pub use join::join_all;

@@ -184,13 +184,13 @@ impl Peers {
         request: &PeerRequest<'_>,
         body: &[u8],
     ) -> Result<(RelayStream, ResponseHead), RelayError> {
-        let (mut upstream, used) = self.begin(peer, request).await?;
+        let mut upstream = self.begin(peer, request).await?;
         let answer = match upstream.write_all(body).await {
             Ok(()) => read_answer(&mut upstream).await,
             Err(error) => Err(RelayError::Broken(error)),
         };
         match answer {
-            Err(error) if used && request.may_follow(&error) => {
+            Err(error) if upstream.was_used() && request.may_follow(&error) => {
                 let mut upstream = self.begin_again(peer, request, body).await?;
                 let answer = read_answer(&mut upstream).await?;
                 Ok((upstream, answer))
@@ -199,7 +199,7 @@ impl Peers {
         }
     }
 
-    /// A stream for a request to `peer`, and whether it was used before.
+    /// A stream for a request to `peer`.
     ///
     /// A used stream may have ended. If the request cannot be repeated whole, this is checked.
     ///
@@ -209,18 +209,18 @@ impl Peers {
         &self,
         peer: &str,
         request: &PeerRequest<'_>,
-    ) -> Result<(RelayStream, bool), RelayError> {
-        let (mut upstream, used) = self.handle(peer)?.relay(peer).await?;
+    ) -> Result<RelayStream, RelayError> {
+        let mut upstream = self.handle(peer)?.relay(peer).await?;
         upstream.set_io_timeout(self.stall_timeout);
-        let checks = used && (has_body(request.head) || !request.is_repeatable);
-        if checks && is_closed(&mut upstream).await {
-            return Ok((self.fresh(peer).await?, false));
+        let can_repeat = !has_body(request.head) && request.is_repeatable;
+        if upstream.was_used() && !can_repeat && is_closed(&mut upstream).await {
+            return self.fresh(peer).await;
         }
-        Ok((upstream, used))
+        Ok(upstream)
     }
 
-    /// Sends a request's head to `peer`, and returns whether the stream was used before. A head
-    /// that did not leave whole is sent again on a fresh stream.
+    /// Sends a request's head to `peer`. A head that did not leave whole is sent again on a fresh
+    /// stream.
     ///
     /// # Errors
     /// The peer is out of reach, or breaks off.
@@ -228,14 +228,14 @@ impl Peers {
         &self,
         peer: &str,
         request: &PeerRequest<'_>,
-    ) -> Result<(RelayStream, bool), RelayError> {
-        let (mut upstream, used) = self.stream(peer, request).await?;
+    ) -> Result<RelayStream, RelayError> {
+        let mut upstream = self.stream(peer, request).await?;
         match upstream
             .write_all(&encode_head(request, upstream.form()))
             .await
         {
-            Ok(()) => Ok((upstream, used)),
-            Err(_) if used => Ok((self.begin_again(peer, request, &[]).await?, false)),
+            Ok(()) => Ok(upstream),
+            Err(_) if upstream.was_used() => self.begin_again(peer, request, &[]).await,
             Err(error) => Err(RelayError::Broken(error)),
         }
     }

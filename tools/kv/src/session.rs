@@ -214,7 +214,7 @@ async fn relay(node: &KvNode, command: &[Vec<u8>]) -> Vec<u8> {
 async fn ask(node: &KvNode, command: &[u8]) -> Result<io::Result<Vec<u8>>, PeerError> {
     let peer = node.config.primary();
     loop {
-        let (mut stream, was_used) = node.handle.relay(peer).await?;
+        let mut stream = node.handle.relay(peer).await?;
         let asking = async {
             stream.write(command).await?;
             stream.flush().await?;
@@ -228,7 +228,7 @@ async fn ask(node: &KvNode, command: &[u8]) -> Result<io::Result<Vec<u8>>, PeerE
                     .ok_or_else(|| resp::malformed("an empty answer"))
             }
             // An orderly end: the peer had closed it, and has not read the command.
-            Ok(None) if was_used => continue,
+            Ok(None) if stream.was_used() => continue,
             Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) => Err(error),
         };

@@ -12,9 +12,7 @@ use prism_http::{
 use tokio::net::TcpStream;
 
 use super::Http1;
-use crate::{
-    AnswerRecord, BodyFailure, BodySource, Exchange, FramedBody, Io, Movement, RequestBody,
-};
+use crate::{AnswerRecord, BodyFailure, BodySource, Exchange, FramedBody, Io, RequestBody};
 
 impl<I: Io> BodySource for Http1<'_, I> {
     fn left_bytes(&self) -> Option<u64> {
@@ -280,18 +278,15 @@ impl<I: Io> Exchange for Http1<'_, I> {
         sent
     }
 
-    async fn write_or_fill(&mut self, reads: bool) -> io::Result<Movement> {
+    async fn write_or_fill(&mut self, reads: bool) -> io::Result<Moved> {
         if reads {
             self.touch();
         }
-        match self.io.write_or_fill(self.queue.rest(), reads).await? {
-            Moved::Read(read) => Ok(Movement::Read(read)),
-            Moved::Written(0) => Ok(Movement::Blocked),
-            Moved::Written(written) => {
-                self.queue.consume(written);
-                Ok(Movement::Written)
-            }
+        let moved = self.io.write_or_fill(self.queue.rest(), reads).await?;
+        if let Moved::Written(written) = moved {
+            self.queue.consume(written);
         }
+        Ok(moved)
     }
 
     async fn end(&mut self, trailers: Option<&Headers>) -> io::Result<()> {
