@@ -2,14 +2,14 @@
 //! or from a node that has it, by a GET.
 
 use prism_handoff::RelayStream;
-use prism_http::{BodyReader, Headers, RequestHead, ResponseFraming};
+use prism_http::{BodyReader, Headers, RequestHead, ResponseFraming, read_body};
 use prism_replicas::delete::named;
 use prism_replicas::{StoreResult, meta, store_error};
 use prism_s3::op::{CopyObject, CopyPart, CopySource};
 use prism_s3::query::{encode, encode_path};
 use prism_s3::time::from_ms;
 use prism_s3::{Algorithm, Code, Expected, ObjectHeaders, ObjectRef, Outcome, S3Error, Tags, xml};
-use prism_service::{FramedBody, parse_own_head, read_all};
+use prism_service::{FramedBody, parse_own_head};
 use prism_store::Object;
 
 use crate::answer::{Answer, Failure, internal};
@@ -245,7 +245,7 @@ impl Objects {
         let bad = |_| Code::InternalError;
         let framing = answer.framing(head.method()).map_err(bad)?;
         if !matches!(answer.status(), 200 | 206) {
-            let error = read_all(&mut io, framing, MAX_ERROR_BYTES).await;
+            let error = read_body(&mut io, framing, MAX_ERROR_BYTES).await;
             let xml = error.map_err(|error| out_of_reach(peer, &error))?;
             return Err(source_error(answer.status(), &xml));
         }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use prism_core::Refused;
 use prism_handoff::RelayStream;
-use prism_http::{Limits, ResponseHead};
+use prism_http::{Limits, ResponseHead, read_answer, read_body};
 use prism_s3::{Code, Principal};
-use prism_service::{Io as _, RelayError, encode_head, join_all, own_head, read_all, read_answer};
+use prism_service::{Io as _, PeerRequest, RelayError, encode_head, join_all, own_head};
 use prism_store::{Bytes, Decided, Error, Refusal};
 
 use crate::Replicator;
@@ -94,9 +94,8 @@ impl Replicator {
         let len = change.header.len() as u64 + change.len;
         let head = own_head("PUT", len).map_err(RelayError::Broken)?;
         let request = self.request_for(&head, &Principal::Anonymous);
-        let mut upstream = self.peers.begin(peer, &request).await?;
-        upstream.set_io_timeout(ANSWER_TIMEOUT);
-        let mut answer = send_change(&mut upstream, change).await;
+        let mut upstream = self.peers.stream(peer, &request).await?;
+        let mut answer = send_change(&mut upstream, &request, change).await;
         // Another node may have closed an idle stream. Preparing twice has the same effect as once.
         let is_lost = match &answer {
             Err(RelayError::Broken(error)) => !matches!(error.kind(), TimedOut | HostUnreachable),
@@ -104,16 +103,11 @@ impl Replicator {
         };
         if upstream.was_used() && is_lost {
             upstream = self.peers.fresh(peer).await?;
-            upstream.set_io_timeout(ANSWER_TIMEOUT);
-            let again = upstream
-                .write_more(&encode_head(&request, upstream.form()))
-                .await;
-            again.map_err(RelayError::Broken)?;
-            answer = send_change(&mut upstream, change).await;
+            answer = send_change(&mut upstream, &request, change).await;
         }
         let answer = answer?;
         let framing = answer.framing(head.method())?;
-        let text = read_all(&mut upstream, framing, MAX_REPLY_BYTES).await?;
+        let text = read_body(&mut upstream, framing, MAX_REPLY_BYTES).await?;
         if answer.keep_alive() && upstream.is_clean() {
             self.peers.keep(peer, upstream);
         }
@@ -124,15 +118,19 @@ impl Replicator {
 /// Sends a change and reads the head of the answer. A refusal may come before the last byte.
 async fn send_change(
     upstream: &mut RelayStream,
+    request: &PeerRequest<'_>,
     change: &Outgoing,
 ) -> Result<ResponseHead, RelayError> {
-    if let Err(error) = send_whole(upstream, change).await {
+    upstream.set_io_timeout(ANSWER_TIMEOUT);
+    let head = encode_head(request, upstream.form());
+    if let Err(error) = send_whole(upstream, &head, change).await {
         tracing::debug!(%error, "a change was not sent to its end");
     }
-    read_answer(upstream).await
+    Ok(read_answer(upstream, &Limits::ANSWER).await?)
 }
 
-async fn send_whole(upstream: &mut RelayStream, change: &Outgoing) -> io::Result<()> {
+async fn send_whole(upstream: &mut RelayStream, head: &[u8], change: &Outgoing) -> io::Result<()> {
+    upstream.write_more(head).await?;
     upstream.write_more(&change.header).await?;
     match &change.bytes {
         Bytes::None => upstream.write_all(&[]).await,

@@ -44,10 +44,7 @@ pub use observe::{
     Tallies, Tally,
 };
 pub use orders::{Order, Orders, Stage};
-pub use peers::{
-    PeerRequest, Peers, RelayError, encode_head, has_body, own_head, parse_own_head, read_all,
-    read_answer,
-};
+pub use peers::{PeerRequest, Peers, RelayError, encode_head, has_body, own_head, parse_own_head};
 pub use prism_handoff::Moved;
 pub use prism_http::Input;
 pub use queue::Queue;

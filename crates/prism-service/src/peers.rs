@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use prism_handoff::{Handle, PeerError, RelayStream};
 use prism_http::{
-    AnswerError, BodyError, BodyFraming, HeadError, Headers, Limits, RequestHead, ResponseFraming,
-    ResponseHead, read_body,
+    AnswerError, BodyError, BodyFraming, HeadError, Headers, Limits, RequestHead, ResponseHead,
+    read_answer, read_body,
 };
 use prism_proto::facts::{Facts, Form};
 use prism_proto::relay::{
@@ -167,14 +167,15 @@ impl Peers {
     ) -> Result<(ResponseHead, Vec<u8>), RelayError> {
         let (mut upstream, answer) = self.begin_asking(peer, request, body).await?;
         let framing = answer.framing(request.head.method())?;
-        let bytes = read_all(&mut upstream, framing, max_bytes).await?;
+        let bytes = read_body(&mut upstream, framing, max_bytes).await?;
         if answer.keep_alive() && upstream.is_clean() {
             self.keep(peer, upstream);
         }
         Ok((answer, bytes))
     }
 
-    /// Sends `peer` a request of this node itself, and returns after the head of the answer.
+    /// Sends `peer` a request of this node itself, and returns after the head of the answer. If a
+    /// used stream has ended, the request is sent again on a fresh one.
     ///
     /// # Errors
     /// The head is missing or malformed.
@@ -184,19 +185,16 @@ impl Peers {
         request: &PeerRequest<'_>,
         body: &[u8],
     ) -> Result<(RelayStream, ResponseHead), RelayError> {
-        let mut upstream = self.begin(peer, request).await?;
-        let answer = match upstream.write_all(body).await {
-            Ok(()) => read_answer(&mut upstream).await,
-            Err(error) => Err(RelayError::Broken(error)),
-        };
-        match answer {
-            Err(error) if upstream.was_used() && request.may_follow(&error) => {
-                let mut upstream = self.begin_again(peer, request, body).await?;
-                let answer = read_answer(&mut upstream).await?;
-                Ok((upstream, answer))
-            }
-            answer => Ok((upstream, answer?)),
+        let mut upstream = self.stream(peer, request).await?;
+        let mut answer = ask_on(&mut upstream, request, body).await;
+        if let Err(error) = &answer
+            && upstream.was_used()
+            && request.may_follow(error)
+        {
+            upstream = self.fresh(peer).await?;
+            answer = ask_on(&mut upstream, request, body).await;
         }
+        Ok((upstream, answer?))
     }
 
     /// A stream for a request to `peer`.
@@ -217,43 +215,6 @@ impl Peers {
             return self.fresh(peer).await;
         }
         Ok(upstream)
-    }
-
-    /// Sends a request's head to `peer`. A head that did not leave whole is sent again on a fresh
-    /// stream.
-    ///
-    /// # Errors
-    /// The peer is out of reach, or breaks off.
-    pub async fn begin(
-        &self,
-        peer: &str,
-        request: &PeerRequest<'_>,
-    ) -> Result<RelayStream, RelayError> {
-        let mut upstream = self.stream(peer, request).await?;
-        match upstream
-            .write_all(&encode_head(request, upstream.form()))
-            .await
-        {
-            Ok(()) => Ok(upstream),
-            Err(_) if upstream.was_used() => self.begin_again(peer, request, &[]).await,
-            Err(error) => Err(RelayError::Broken(error)),
-        }
-    }
-
-    /// Sends a request's head and the beginning of its body on a stream that was not used before.
-    async fn begin_again(
-        &self,
-        peer: &str,
-        request: &PeerRequest<'_>,
-        body: &[u8],
-    ) -> Result<RelayStream, RelayError> {
-        let mut upstream = self.fresh(peer).await?;
-        let mut bytes = encode_head(request, upstream.form());
-        bytes.extend_from_slice(body);
-        match upstream.write_all(&bytes).await {
-            Ok(()) => Ok(upstream),
-            Err(error) => Err(RelayError::Broken(error)),
-        }
     }
 
     /// A stream that was not used before.
@@ -319,30 +280,27 @@ pub fn encode_head(request: &PeerRequest<'_>, form: Form) -> Vec<u8> {
     head
 }
 
+/// Sends a request of this node itself, and reads the head of the answer.
+async fn ask_on(
+    upstream: &mut RelayStream,
+    request: &PeerRequest<'_>,
+    body: &[u8],
+) -> Result<ResponseHead, RelayError> {
+    let head = encode_head(request, upstream.form());
+    match upstream.write_all(&head).await {
+        // Without the whole head the node does not answer.
+        Err(_) if upstream.was_used() => return Err(RelayError::NotRead),
+        sent => sent.map_err(RelayError::Broken)?,
+    }
+    let sent = upstream.write_all(body).await;
+    sent.map_err(RelayError::Broken)?;
+    Ok(read_answer(upstream, &Limits::ANSWER).await?)
+}
+
 /// Whether the peer has closed an idle stream.
 async fn is_closed(upstream: &mut RelayStream) -> bool {
     let mut filled = pin!(upstream.fill());
     // A timeout of zero would wait a millisecond, the resolution of the runtime's clock.
     let looked = poll_fn(|cx| Poll::Ready(filled.as_mut().poll(cx))).await;
     matches!(looked, Poll::Ready(Ok(0) | Err(_)))
-}
-
-/// The head of the final answer. Interim answers (1xx) are skipped.
-///
-/// # Errors
-/// [`RelayError::NotRead`] if the stream ends before the first answer.
-pub async fn read_answer(upstream: &mut RelayStream) -> Result<ResponseHead, RelayError> {
-    Ok(prism_http::read_answer(upstream, &Limits::ANSWER).await?)
-}
-
-/// The body of an answer.
-///
-/// # Errors
-/// The body is longer than `max_bytes`, malformed, or breaks off.
-pub async fn read_all(
-    upstream: &mut RelayStream,
-    framing: ResponseFraming,
-    max_bytes: usize,
-) -> Result<Vec<u8>, RelayError> {
-    Ok(read_body(upstream, framing, max_bytes).await?)
 }
