@@ -62,7 +62,8 @@ impl Announced {
         let chain = || {
             let time = parse_iso_basic(TIME).expect("a good time");
             let signature = SEED;
-            let chain = AUTHENTICATOR.chain("key", Seed { signature, time });
+            let time_s = time.unix_timestamp().cast_unsigned();
+            let chain = AUTHENTICATOR.chain("key", Seed { signature, time_s });
             Box::new(chain.expect("a known key"))
         };
         let streaming = Streaming {

@@ -9,10 +9,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use prism_config::{Anonymous, Config, Credential};
 use prism_http::RequestHead;
-use prism_proto::facts::{self, Caller, Facts};
+use prism_proto::facts::{self, Facts};
 use prism_s3::access::{KeyRights, Rights};
 use prism_s3::query::Query;
-use prism_s3::{Authenticated, Authenticator, Code, Payload, Principal, S3Error, Seed, Streaming};
+use prism_s3::{Authenticated, Authenticator, Code, Payload, Principal, S3Error, Streaming};
 use time::OffsetDateTime;
 
 use crate::request::Meaning;
@@ -126,13 +126,13 @@ impl Meaning {
     /// The outcome of the verification, for the node that answers the request.
     pub(crate) fn facts(&self) -> Facts {
         Facts {
-            caller: caller(&self.principal),
+            caller: self.principal.clone(),
             body: match &self.payload {
                 Payload::Unsigned => facts::Body::Unsaid,
                 Payload::Sha256(hash) => facts::Body::Sha256(*hash),
                 Payload::Streaming(Streaming { trailer, chain }) => facts::Body::Chunks {
                     trailer: *trailer,
-                    seed: chain.as_ref().map(|chain| saved_seed(chain.seed())),
+                    seed: chain.as_ref().map(|chain| chain.seed()),
                 },
             },
             ..Facts::of_anonymous(0)
@@ -140,33 +140,17 @@ impl Meaning {
     }
 }
 
-/// The caller in the form that other nodes receive.
-fn caller(principal: &Principal) -> Caller {
-    match principal {
-        Principal::Anonymous => Caller::Anonymous,
-        Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
-    }
-}
-
-fn saved_seed(seed: Seed) -> facts::Seed {
-    facts::Seed {
-        signature: seed.signature,
-        // A valid signature is never older than 1970.
-        time_s: seed.time.unix_timestamp().try_into().unwrap_or_default(),
-    }
-}
-
 /// The reverse of [`Meaning::facts`].
 fn restored(authenticator: &Authenticator, verified: Facts) -> Result<Authenticated, S3Error> {
-    let principal = match verified.caller {
-        Caller::AccessKey(key) => Principal::AccessKey(key),
-        Caller::Anonymous => Principal::Anonymous,
-    };
+    let principal = verified.caller;
     let payload = match verified.body {
         facts::Body::Unsaid => Payload::Unsigned,
         facts::Body::Sha256(hash) => Payload::Sha256(hash),
         facts::Body::Chunks { trailer, seed } => {
-            let chain = seed.map(|seed| restored_chain(authenticator, &principal, seed));
+            let chain = seed.map(|seed| match &principal {
+                Principal::AccessKey(key) => authenticator.chain(key, seed).map(Box::new),
+                Principal::Anonymous => Err(Code::AccessDenied.into()),
+            });
             let chain = chain.transpose()?;
             Payload::Streaming(Streaming { trailer, chain })
         }
@@ -174,30 +158,11 @@ fn restored(authenticator: &Authenticator, verified: Facts) -> Result<Authentica
     Ok(Authenticated { principal, payload })
 }
 
-fn restored_chain(
-    authenticator: &Authenticator,
-    principal: &Principal,
-    seed: facts::Seed,
-) -> Result<Box<prism_s3::streaming::Chain>, S3Error> {
-    let Principal::AccessKey(access_key) = principal else {
-        return Err(Code::AccessDenied.into());
-    };
-    let time = i64::try_from(seed.time_s).ok();
-    let time = time.and_then(|time| OffsetDateTime::from_unix_timestamp(time).ok());
-    let seed = Seed {
-        signature: seed.signature,
-        time: time.ok_or(Code::AccessDenied)?,
-    };
-    authenticator.chain(access_key, seed).map(Box::new)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use prism_proto::facts::{Form, Seed};
     use prism_s3::Operation;
-    use prism_s3::time::parse_iso_basic;
-
-    use prism_proto::facts::Form;
 
     use super::*;
     use crate::request::Standing;
@@ -206,9 +171,11 @@ mod tests {
     fn a_verification_is_the_same_at_the_next_node() {
         let authenticator = Authenticator::new([], "r");
         let knows = Authenticator::new([("key", "secret")], "r");
-        let time = parse_iso_basic("20130524T010203Z").unwrap();
-        let signature = [9; 32];
-        let chain = knows.chain("key", Seed { signature, time }).unwrap();
+        let seed = Seed {
+            signature: [9; 32],
+            time_s: 1_369_357_323,
+        };
+        let chain = knows.chain("key", seed).unwrap();
         let streaming = |trailer, chain| Payload::Streaming(Streaming { trailer, chain });
         let payloads = [
             Payload::Unsigned,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use prism_cluster::Status;
 use prism_core::NodeQuestion;
 use prism_http::RequestHead;
-use prism_proto::facts::Caller;
 use prism_s3::{Code, Principal, S3Error};
 use prism_service::{PeerRequest, join_all, own_head};
 use prism_store::Replicas;
@@ -24,12 +23,8 @@ const MAX_ROUNDS: u32 = 3;
 impl Replicator {
     /// A request of this node on behalf of `principal`.
     pub fn request_for<'h>(&self, head: &'h RequestHead, principal: &Principal) -> PeerRequest<'h> {
-        let caller = match principal {
-            Principal::Anonymous => Caller::Anonymous,
-            Principal::AccessKey(key) => Caller::AccessKey(key.clone()),
-        };
         let mut request = PeerRequest::for_node(head);
-        request.preamble.facts.caller = caller;
+        request.preamble.facts.caller = principal.clone();
         request.preamble.facts.lineage = self.node.lineage_facts();
         request
     }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use ::time::OffsetDateTime;
 use aws_lc_rs::{constant_time, hmac};
 use prism_http::RequestHead;
+pub use prism_proto::facts::Caller as Principal;
 
 use self::header::{Authorization, Signed, malformed};
 use self::keys::Secret;
@@ -26,15 +27,6 @@ use crate::query::Query;
 use crate::streaming::{Chain, Form, Seed, Streaming, is_announced};
 use crate::time::iso_basic;
 use crate::{Code, S3Error};
-
-/// The caller of an operation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Principal {
-    /// A caller without a signature.
-    Anonymous,
-    /// The holder of the secret of this access key.
-    AccessKey(String),
-}
 
 /// The client's declaration about the bytes of the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,7 +135,8 @@ impl Authenticator {
         {
             let seed = Seed {
                 signature: authorization.signature,
-                time: signed.time,
+                // A valid signature is never older than 1970.
+                time_s: signed.time.unix_timestamp().try_into().unwrap_or_default(),
             };
             let chain = self.chain(authorization.access_key, seed)?;
             streaming.chain = Some(Box::new(chain));
@@ -155,9 +148,12 @@ impl Authenticator {
     /// The verifier of a body's chunks, from the seed of the node that verified the request.
     ///
     /// # Errors
-    /// `InvalidAccessKeyId` if the caller is not known here.
+    /// `InvalidAccessKeyId` if the caller is not known here; `AccessDenied` if the seed has no
+    /// possible time.
     pub fn chain(&self, access_key: &str, seed: Seed) -> Result<Chain, S3Error> {
-        let time = iso_basic(seed.time);
+        let time = i64::try_from(seed.time_s).ok();
+        let time = time.and_then(|time| OffsetDateTime::from_unix_timestamp(time).ok());
+        let time = iso_basic(time.ok_or(Code::AccessDenied)?);
         let scope = Scope {
             date: time.get(..8).unwrap_or_default(),
             region: &self.region,

@@ -1,22 +1,13 @@
 //! The signatures of a body in chunks. Each covers its chunk and the signature before it; the
 //! first covers the signature of the request.
 
-use ::time::OffsetDateTime;
 use aws_lc_rs::{constant_time, digest, hmac};
 use data_encoding::HEXLOWER;
+use prism_proto::facts::Seed;
 
 use crate::canonical::Scope;
 use crate::fields::EMPTY_SHA256;
 use crate::{Code, S3Error};
-
-/// The start of the chain of one body's chunk signatures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seed {
-    /// The signature of the request, which this node or another one has verified.
-    pub signature: [u8; 32],
-    /// The time at which the request was signed.
-    pub time: OffsetDateTime,
-}
 
 /// Verifies the chunks of one body, one after the other.
 #[derive(Clone)]

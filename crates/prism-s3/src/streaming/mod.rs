@@ -24,11 +24,12 @@ use std::ops::Range;
 
 use prism_http::Headers;
 
-pub use self::chain::{Chain, Seed};
+pub use self::chain::Chain;
 use self::trailer::Trailers;
 use crate::checksum::Algorithm;
 use crate::fields::{CONTENT_SHA256, is_digits, parse_hex, single};
 use crate::{Code, S3Error};
+pub use prism_proto::facts::Seed;
 
 /// The header with the bytes of data of a body in chunks.
 pub(crate) const DECODED_LENGTH: &str = "x-amz-decoded-content-length";
