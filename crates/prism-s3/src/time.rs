@@ -1,17 +1,13 @@
 //! The three forms of time in S3. No clock is read here.
 //!
-//! Every request has two of them. These are written and read digit by digit, in a tenth of the
-//! time of an interpreted description.
+//! Every request has two of them: [`iso_basic`] and [`http_date`]. Neither interprets a description
+//! of its form, which would take ten times as long.
 
 use ::time::format_description::BorrowedFormatItem;
 use ::time::format_description::well_known::Rfc2822;
 use ::time::macros::format_description;
 use ::time::{Date, Duration, Month, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
 
-const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
-const MONTHS: [&str; 12] = [
-    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-];
 const ISO_MILLIS: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
 const IMF: &[BorrowedFormatItem<'_>] = format_description!(
@@ -82,30 +78,12 @@ pub(crate) fn iso_millis(time: OffsetDateTime) -> String {
     time.format(ISO_MILLIS).unwrap_or_default()
 }
 
-/// `Fri, 24 May 2013 00:00:00 GMT`, as in `Date` and `Last-Modified`.
+/// `Fri, 24 May 2013 00:00:00 GMT`, as in `Date` and `Last-Modified`. A time before 1970 or
+/// after 9999, which only a client can have chosen, becomes the nearest one between them.
 pub fn http_date(time: OffsetDateTime) -> String {
-    let time = time.to_offset(UtcOffset::UTC);
-    let name = |names: &[&'static str], n: u8| names.get(usize::from(n)).copied();
-    let day = name(&DAYS, time.weekday().number_days_from_monday());
-    let month = name(&MONTHS, u8::from(time.month()) - 1);
-    let mut text = String::with_capacity(29);
-    text.push_str(day.unwrap_or_default());
-    text.push_str(", ");
-    push_two(&mut text, time.day());
-    text.push(' ');
-    text.push_str(month.unwrap_or_default());
-    text.push(' ');
-    push_year(&mut text, time);
-    for (before, value) in [
-        (' ', time.hour()),
-        (':', time.minute()),
-        (':', time.second()),
-    ] {
-        text.push(before);
-        push_two(&mut text, value);
-    }
-    text.push_str(" GMT");
-    text
+    let first = OffsetDateTime::UNIX_EPOCH;
+    let last = PrimitiveDateTime::MAX.assume_utc();
+    httpdate::fmt_http_date(time.clamp(first, last).into())
 }
 
 /// Reads an HTTP date. Other zones than GMT are accepted, because some clients send `+0000`. The
@@ -131,6 +109,15 @@ mod tests {
         assert_eq!(parse_iso_basic("20130524T000000Z"), Some(t));
         assert_eq!(parse_http_date("Fri, 24 May 2013 00:00:00 GMT"), Some(t));
         assert_eq!(parse_http_date("Fri, 24 May 2013 02:00:00 +0200"), Some(t));
+    }
+
+    #[test]
+    fn every_time_of_a_client_can_be_written() {
+        let early = parse_http_date("Fri, 01 Jan 1960 00:00:00 GMT").unwrap();
+        assert_eq!(http_date(early), "Thu, 01 Jan 1970 00:00:00 GMT");
+        let west = UtcOffset::from_hms(-1, 0, 0).unwrap();
+        let late = PrimitiveDateTime::MAX.assume_offset(west);
+        assert_eq!(http_date(late), "Fri, 31 Dec 9999 23:59:59 GMT");
     }
 
     #[test]

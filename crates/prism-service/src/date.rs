@@ -2,16 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use time::OffsetDateTime;
-use time::format_description::BorrowedFormatItem;
-use time::macros::format_description;
-
-/// RFC 9110, section 5.6.7.
-const IMF_FIXDATE: &[BorrowedFormatItem<'_>] = format_description!(
-    "[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT"
-);
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The value of `Date`, which one thread formats once a second.
 #[derive(Debug, Default)]
@@ -31,9 +22,7 @@ impl DateCache {
 }
 
 fn imf_fixdate(unix_time_s: u64) -> Rc<str> {
-    let seconds = i64::try_from(unix_time_s).unwrap_or(i64::MAX);
-    let time = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    Rc::from(time.format(IMF_FIXDATE).unwrap_or_default())
+    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(unix_time_s)).into()
 }
 
 #[cfg(test)]
