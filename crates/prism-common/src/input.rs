@@ -30,11 +30,63 @@ pub trait Input {
     }
 }
 
+/// Bytes in a buffer, of which the first were consumed. One that was never used has no buffer.
+#[derive(Debug, Default)]
+pub struct Unread {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Unread {
+    /// Bytes of which none was consumed.
+    pub const fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, start: 0 }
+    }
+
+    /// The bytes that were not consumed.
+    pub fn unread(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    /// The same, to be changed in place.
+    pub fn unread_mut(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.start..).unwrap_or_default()
+    }
+
+    /// Whether all bytes were consumed.
+    pub fn is_empty(&self) -> bool {
+        self.unread().is_empty()
+    }
+
+    /// Consumes the next `n` bytes. The buffer stays, also with the last one.
+    pub fn consume(&mut self, n: usize) {
+        self.start = (self.start + n).min(self.bytes.len());
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
+    /// Consumes all bytes.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.start = 0;
+    }
+
+    /// The unread bytes, at the start of a buffer that can grow.
+    pub fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        if self.start > 0 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        &mut self.bytes
+    }
+}
+
 /// A stream with the bytes that were read of it and not consumed.
 #[derive(Debug)]
 pub struct BufferedStream<S> {
     stream: S,
-    buffer: Vec<u8>,
+    buffer: Unread,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> BufferedStream<S> {
@@ -42,7 +94,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BufferedStream<S> {
     pub const fn new(stream: S) -> Self {
         Self {
             stream,
-            buffer: Vec::new(),
+            buffer: Unread::new(Vec::new()),
         }
     }
 
@@ -58,16 +110,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BufferedStream<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Input for BufferedStream<S> {
     fn buffered(&self) -> &[u8] {
-        &self.buffer
+        self.buffer.unread()
     }
 
     fn consume(&mut self, n: usize) {
-        self.buffer.drain(..n.min(self.buffer.len()));
+        self.buffer.consume(n);
     }
 
     async fn fill(&mut self) -> io::Result<usize> {
-        self.buffer.reserve(PIECE_BYTES);
-        self.stream.read_buf(&mut self.buffer).await
+        let buffer = self.buffer.bytes_mut();
+        buffer.reserve(PIECE_BYTES);
+        self.stream.read_buf(buffer).await
     }
 }
 

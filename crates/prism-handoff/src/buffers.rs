@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd;
 
+pub(crate) use prism_common::input::Unread as Input;
 use rustix::net::RecvFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -37,49 +38,6 @@ impl Spare {
         if bytes.capacity() == SPARE_BYTES && spare.len() < SPARE_MAX {
             spare.push(bytes);
         }
-    }
-}
-
-/// Bytes that were read and not consumed.
-#[derive(Debug, Default)]
-pub(crate) struct Input {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl Input {
-    pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, start: 0 }
-    }
-
-    pub(crate) fn unread(&self) -> &[u8] {
-        self.bytes.get(self.start..).unwrap_or_default()
-    }
-
-    pub(crate) fn unread_mut(&mut self) -> &mut [u8] {
-        self.bytes.get_mut(self.start..).unwrap_or_default()
-    }
-
-    pub(crate) fn consume(&mut self, n: usize) {
-        self.start = (self.start + n).min(self.bytes.len());
-        if self.start == self.bytes.len() {
-            self.bytes.clear();
-            self.start = 0;
-        }
-    }
-
-    /// Appends the bytes that the kernel had received when the connection was saved.
-    pub(crate) fn append(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    /// The unread bytes, at the start of a buffer that can grow.
-    pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
-        if self.start > 0 {
-            self.bytes.drain(..self.start);
-            self.start = 0;
-        }
-        &mut self.bytes
     }
 }
 

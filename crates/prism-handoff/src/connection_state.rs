@@ -217,7 +217,9 @@ impl ConnectionState {
     /// and those that will be.
     pub(crate) fn go_live(&mut self, restored: Restored) -> Result<Stream, ResumeError> {
         let live = restored.go_live()?;
-        from_socket(&mut self.tls, &mut self.input).append(&live.input);
+        from_socket(&mut self.tls, &mut self.input)
+            .bytes_mut()
+            .extend_from_slice(&live.input);
         self.output.splice(..0, live.output);
         Ok(live.fd.into())
     }

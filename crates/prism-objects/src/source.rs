@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use prism_common::input::Unread;
 use prism_replicas::PIECE_BYTES;
 use prism_service::Input;
 use prism_store::{Body, CheckedFile, Object};
@@ -16,8 +17,7 @@ pub(crate) struct LocalObject {
     end: u64,
     /// The index and file of the part that was read last.
     open: Option<(usize, CheckedFile)>,
-    buffer: Vec<u8>,
-    start: usize,
+    buffer: Unread,
 }
 
 impl LocalObject {
@@ -28,8 +28,7 @@ impl LocalObject {
             at,
             end,
             open: None,
-            buffer: Vec::new(),
-            start: 0,
+            buffer: Unread::default(),
         }
     }
 
@@ -70,11 +69,11 @@ async fn read_checked(file: CheckedFile, range: Range<u64>) -> io::Result<Vec<u8
 
 impl Input for LocalObject {
     fn buffered(&self) -> &[u8] {
-        self.buffer.get(self.start..).unwrap_or_default()
+        self.buffer.unread()
     }
 
     fn consume(&mut self, n: usize) {
-        self.start = (self.start + n).min(self.buffer.len());
+        self.buffer.consume(n);
     }
 
     /// Replaces the buffer, all of which must be consumed.
@@ -85,7 +84,7 @@ impl Input for LocalObject {
         if self.at == self.end {
             return Ok(0);
         }
-        self.buffer = match &self.object.body {
+        let bytes = match &self.object.body {
             Body::Inline(bytes) => {
                 let at = usize::try_from(self.at).unwrap_or(usize::MAX);
                 let end = usize::try_from(self.end).unwrap_or(usize::MAX);
@@ -96,8 +95,9 @@ impl Input for LocalObject {
                 None => Vec::new(),
             },
         };
-        self.start = 0;
-        self.at += self.buffer.len() as u64;
-        Ok(self.buffer.len())
+        let read = bytes.len();
+        self.buffer = Unread::new(bytes);
+        self.at += read as u64;
+        Ok(read)
     }
 }

@@ -4,13 +4,14 @@
 use std::io;
 use std::time::Duration;
 
+use prism_common::input::Unread;
 use prism_http::{
     BodyError, HeadError, Limits, PROCESSING, PlainAnswer, ResponseHead, write_chunk,
     write_last_chunk,
 };
 use prism_proto::facts::Form;
 use prism_proto::relay::{ANSWER_AT_WORK, ANSWER_FIELD, HAND_OVER};
-use prism_service::{BodyFailure, Exchange, Queue};
+use prism_service::{BodyFailure, Exchange};
 use tokio::time::{Instant, timeout_at};
 
 use crate::at_work::AtWork;
@@ -123,7 +124,7 @@ pub struct Forward<'f, X, S> {
     pub(crate) timeout: Option<Duration>,
     /// For a relaying node, until the answer begins.
     at_work: Option<AtWork>,
-    pub(crate) to_server: Queue,
+    pub(crate) to_server: Unread,
     /// Whether the other side gets the body now.
     sends_body: bool,
     /// Whether the other side takes no more bytes.
@@ -139,8 +140,7 @@ pub struct Forward<'f, X, S> {
 impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
     /// The request of `exchange`, for `server`.
     pub fn new(exchange: &'f mut X, server: &'f mut S, outgoing: Outgoing) -> Self {
-        let mut to_server = Queue::default();
-        *to_server.bytes_mut() = outgoing.head;
+        let mut to_server = Unread::new(outgoing.head);
         to_server.bytes_mut().extend_from_slice(&outgoing.replay);
         Self {
             to_server,
@@ -159,7 +159,7 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
             server,
             timeout,
             at_work: None,
-            to_server: Queue::default(),
+            to_server: Unread::default(),
             sends_body: true,
             is_deaf: false,
             invited_within: None,

@@ -4,7 +4,8 @@
 
 use std::io;
 
-use prism_service::{Exchange, Moved, Queue};
+use prism_common::input::Unread;
+use prism_service::{Exchange, Moved};
 
 use crate::Step;
 use crate::connection::ServerStream;
@@ -34,7 +35,7 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
     pub(crate) async fn move_some(&mut self, reads: bool) -> io::Result<Passage> {
         let fills = !self.exchange.has_queued();
         let writes = !self.to_server.is_empty();
-        let moving = self.server.write_or_fill(self.to_server.rest(), fills);
+        let moving = self.server.write_or_fill(self.to_server.unread(), fills);
         tokio::select! {
             biased;
             step = moving, if fills || writes => match step {
@@ -42,12 +43,16 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
                 Step::Written(Ok(written)) => {
                     self.written_bytes += written;
                     self.to_server.consume(written);
+                    if self.to_server.is_empty() {
+                        // The next use may be long after.
+                        self.to_server = Unread::default();
+                    }
                     Ok(Passage::ToServer)
                 }
                 Step::Written(Err(_)) => {
                     // It may have answered before it stopped reading.
                     self.is_deaf = true;
-                    self.to_server = Queue::default();
+                    self.to_server = Unread::default();
                     Ok(Passage::ToServer)
                 }
             },

@@ -6,10 +6,11 @@
 use std::io;
 use std::rc::Rc;
 
+use prism_common::input::Unread;
 use prism_http::{AnswerForm, CONTINUE, Headers, Method, RequestHead, ResponseFraming, Version};
 
 use crate::request_body::MAX_SKIP_TIME;
-use crate::{AnswerRecord, Exchange, Io, MAX_SKIP_BYTES, Queue, RequestBody};
+use crate::{AnswerRecord, Exchange, Io, MAX_SKIP_BYTES, RequestBody};
 
 mod forms;
 
@@ -29,7 +30,7 @@ pub struct Http1<'c, I> {
     /// Whether the connection may live on.
     keep_alive: bool,
     fields: Option<Headers>,
-    queue: Queue,
+    queue: Unread,
     /// Bytes were written that leave with the next ones.
     has_unflushed: bool,
     framing: ResponseFraming,
@@ -69,6 +70,8 @@ impl<'c, I: Io> Http1<'c, I> {
     /// An exchange with a sender whose request cannot be read. It has no body, and the connection
     /// ends with the answer.
     pub fn without_head(io: &'c mut I, parts: Http1Parts) -> Self {
+        let mut queue = Unread::new(parts.buffer);
+        queue.clear();
         Self {
             io,
             id: parts.id,
@@ -79,7 +82,7 @@ impl<'c, I: Io> Http1<'c, I> {
             date: parts.date,
             keep_alive: false,
             fields: None,
-            queue: Queue::with_buffer(parts.buffer),
+            queue,
             has_unflushed: false,
             framing: ResponseFraming::None,
             is_tunnel: false,
@@ -94,8 +97,8 @@ impl<'c, I: Io> Http1<'c, I> {
     }
 
     /// The record of the answer, and the buffer.
-    pub fn end_exchange(self) -> (AnswerRecord, Vec<u8>) {
-        (self.record, self.queue.into_buffer())
+    pub fn end_exchange(mut self) -> (AnswerRecord, Vec<u8>) {
+        (self.record, std::mem::take(self.queue.bytes_mut()))
     }
 
     /// Consumes the head of the request.
@@ -181,7 +184,7 @@ impl<'c, I: Io> Http1<'c, I> {
     /// Sends what is queued. More follows at once.
     async fn flush_more(&mut self) -> io::Result<()> {
         if !self.queue.is_empty() {
-            self.io.write_more(self.queue.rest()).await?;
+            self.io.write_more(self.queue.unread()).await?;
             self.queue.clear();
             self.has_unflushed = true;
         }

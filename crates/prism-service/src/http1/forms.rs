@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
+use prism_common::input::Unread;
 use prism_handoff::{Companion, Moved};
 use prism_http::{
     AnswerForm, BodyError, BodyReader, CONTINUE, Headers, PlainAnswer, ResponseFraming,
@@ -232,7 +233,7 @@ impl<I: Io> Exchange for Http1<'_, I> {
         if self.queue.is_empty() && !self.has_unflushed {
             return Ok(());
         }
-        self.io.write_all(self.queue.rest()).await?;
+        self.io.write_all(self.queue.unread()).await?;
         self.queue.clear();
         self.has_unflushed = false;
         Ok(())
@@ -282,9 +283,13 @@ impl<I: Io> Exchange for Http1<'_, I> {
         if reads {
             self.touch();
         }
-        let moved = self.io.write_or_fill(self.queue.rest(), reads).await?;
+        let moved = self.io.write_or_fill(self.queue.unread(), reads).await?;
         if let Moved::Written(written) = moved {
             self.queue.consume(written);
+            if self.queue.is_empty() {
+                // The next use may be long after.
+                self.queue = Unread::default();
+            }
         }
         Ok(moved)
     }
