@@ -32,14 +32,6 @@ struct Users {
     rights: HashMap<String, Arc<KeyRights>>,
 }
 
-/// The outcome of a request's verification.
-pub(crate) struct Identified {
-    pub(crate) principal: Principal,
-    pub(crate) payload: Payload,
-    /// The rights of the caller's key, if this node knows it.
-    pub(crate) rights: Option<Arc<KeyRights>>,
-}
-
 impl Auth {
     pub(crate) fn new(config: &Config, users: &[Credential]) -> Self {
         let region = config.cluster.region.clone();
@@ -72,14 +64,15 @@ impl Auth {
     }
 
     /// Identifies the caller of a request, by the verification of another node or by the
-    /// signature. `doubt`: the error for a signature, if this node cannot know its users.
+    /// signature. Also returns the rights of the caller's key, if this node knows it. `doubt`: the
+    /// error for a signature, if this node cannot know its users.
     pub(crate) fn identify(
         &self,
         head: &RequestHead,
         query: &Query,
         verified: Option<Facts>,
         doubt: Option<S3Error>,
-    ) -> Result<Identified, S3Error> {
+    ) -> Result<(Authenticated, Option<Arc<KeyRights>>), S3Error> {
         let users = self.users.read();
         let users = users.unwrap_or_else(PoisonError::into_inner).clone();
         let known = match verified {
@@ -94,16 +87,11 @@ impl Auth {
                 }
             }
         };
-        let Authenticated { principal, payload } = known;
-        let rights = match &principal {
+        let rights = match &known.principal {
             Principal::AccessKey(key) => users.rights.get(key).cloned(),
             Principal::Anonymous => None,
         };
-        Ok(Identified {
-            principal,
-            payload,
-            rights,
-        })
+        Ok((known, rights))
     }
 }
 
@@ -205,7 +193,7 @@ mod tests {
             read.unwrap().unwrap().0
         };
         let query = Query::default();
-        let anonymous = auth.identify(&head(""), &query, None, doubt()).unwrap();
+        let (anonymous, _) = auth.identify(&head(""), &query, None, doubt()).unwrap();
         assert_eq!(anonymous.principal, Principal::Anonymous);
         let signed = head("Authorization: AWS4-HMAC-SHA256 Credential=key\r\n");
         let status = |doubt| {

@@ -100,7 +100,7 @@ impl Service for Objects {
         let query = Query::parse(head.query())?;
         let auth = &self.shared.auth;
         let known = auth.identify(head, &query, verified, self.doubt());
-        let known = known.map_err(|error| match error.code() {
+        let (known, rights) = known.map_err(|error| match error.code() {
             // The secret for the signatures of chunks is needed here, before `confirm`.
             Code::InvalidAccessKeyId if may_confirm => unconfirmed(),
             _ => error,
@@ -117,7 +117,7 @@ impl Service for Objects {
             operation,
             principal: known.principal,
             payload: known.payload,
-            rights: known.rights,
+            rights,
             standing,
             lease_term,
         })

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 use prism_http::{BodyError, HeadError, Headers, Limits, RequestHead};
 use prism_proto::facts::{ClientFacts, Facts};
@@ -73,20 +72,6 @@ pub trait NodeRequests: 'static {
         peer: &str,
         facts: &Facts,
     ) -> io::Result<()>;
-}
-
-impl<N: NodeRequests> NodeRequests for Rc<N> {
-    const HEADER_BYTES: u64 = N::HEADER_BYTES;
-
-    async fn serve_node(
-        &self,
-        exchange: &mut impl Exchange,
-        head: &RequestHead,
-        peer: &str,
-        facts: &Facts,
-    ) -> io::Result<()> {
-        N::serve_node(self, exchange, head, peer, facts).await
-    }
 }
 
 /// The client's connection that a request came on.

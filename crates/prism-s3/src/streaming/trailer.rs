@@ -1,7 +1,5 @@
 //! The trailers behind the last chunk.
 
-use data_encoding::BASE64;
-
 use super::chain::Chain;
 use crate::checksum::Algorithm;
 use crate::fields::parse_hex;
@@ -48,7 +46,8 @@ impl Trailers {
             }
             let algorithm = self.announced.filter(|a| a.header() == name);
             let algorithm = algorithm.ok_or_else(|| malformed("one was not announced"))?;
-            let value_bytes = parse_checksum(algorithm, value)?;
+            let value_bytes = algorithm.decode(value);
+            let value_bytes = value_bytes.map_err(|_| malformed("the value is no checksum"))?;
             if checksum.replace((algorithm, value_bytes)).is_some() {
                 return Err(malformed("one is there twice"));
             }
@@ -71,11 +70,4 @@ pub(super) fn malformed(what: &str) -> S3Error {
     Code::MalformedTrailerError.with_message(format!(
         "The trailers behind the body are malformed: {what}."
     ))
-}
-
-fn parse_checksum(algorithm: Algorithm, value: &str) -> Result<Vec<u8>, S3Error> {
-    let bytes = BASE64.decode(value.as_bytes()).ok();
-    bytes
-        .filter(|bytes| bytes.len() == algorithm.bytes())
-        .ok_or_else(|| malformed("the value is no checksum"))
 }

@@ -1,7 +1,6 @@
 //! The node of a service whose requests HTTP servers behind the backends answer.
 
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -81,7 +80,7 @@ impl NodeService for UpstreamNode {
     }
 
     fn serve(&self, worker: Worker) -> Work<'_> {
-        let nodes = Rc::new(CoreNode::new(self.core.clone(), worker.peers.clone()));
+        let nodes = CoreNode::new(self.core.clone(), worker.peers.clone());
         prism_upstream::keep_tasks(&self.shared, &worker.peers);
         let service = prism_upstream::Upstreams::new(self.shared.clone(), nodes);
         Box::pin(worker.run(service))
