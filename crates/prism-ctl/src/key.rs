@@ -180,7 +180,7 @@ fn list(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 fn info(common: &Common, access_key: &str, out: &mut impl Write) -> anyhow::Result<()> {
-    let key = common.in_etcd(access_key, async |etcd| find(etcd, access_key).await)?;
+    let (key, _) = common.in_etcd(access_key, async |etcd| find(etcd, access_key).await)?;
     show(common, &key, out)
 }
 

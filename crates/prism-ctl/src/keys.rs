@@ -39,13 +39,6 @@ fn by_hand(config: &Config, access_key: &str) -> String {
     )
 }
 
-/// A key in etcd.
-struct KeyRecord {
-    key: Credential,
-    /// The revision of its last change.
-    revision: u64,
-}
-
 /// The record of a key.
 async fn entry(etcd: &Etcd, access_key: &str) -> anyhow::Result<KeyEntry> {
     let path = etcd.ledger.keys.path(&Key::User(access_key));
@@ -54,25 +47,18 @@ async fn entry(etcd: &Etcd, access_key: &str) -> anyhow::Result<KeyEntry> {
     entry.with_context(|| format!("there is no key {access_key}; `prism ctl key list` shows all"))
 }
 
-async fn find_with_revision(etcd: &Etcd, access_key: &str) -> anyhow::Result<KeyRecord> {
+/// A key, and the revision of its last change.
+///
+/// # Errors
+/// There is none, its record cannot be used, or etcd does not answer.
+pub(crate) async fn find(etcd: &Etcd, access_key: &str) -> anyhow::Result<(Credential, u64)> {
     let entry = entry(etcd, access_key).await?;
     let key = user(access_key, &entry.value).with_context(|| {
         format!(
             "the record of {access_key} in etcd cannot be used; `prism ctl key delete` deletes it"
         )
     })?;
-    Ok(KeyRecord {
-        key,
-        revision: entry.mod_revision,
-    })
-}
-
-/// A key.
-///
-/// # Errors
-/// There is none, its record cannot be used, or etcd does not answer.
-pub(crate) async fn find(etcd: &Etcd, access_key: &str) -> anyhow::Result<Credential> {
-    Ok(find_with_revision(etcd, access_key).await?.key)
+    Ok((key, entry.mod_revision))
 }
 
 /// All keys whose records can be used, by name.
@@ -89,18 +75,16 @@ pub(crate) fn change_key(
     let (action, access_key) = what;
     common.in_etcd(access_key, async |etcd| {
         for _ in 0..MAX_TRIES {
-            let mut found = find_with_revision(etcd, access_key).await?;
-            change(&mut found.key)?;
-            let unchanged = Condition::At(
-                etcd.ledger.keys.path(&Key::User(access_key)),
-                found.revision,
-            );
-            let put = etcd.ledger.keys.put_user(&found.key)?;
+            let (mut key, revision) = find(etcd, access_key).await?;
+            change(&mut key)?;
+            let path = etcd.ledger.keys.path(&Key::User(access_key));
+            let unchanged = Condition::At(path, revision);
+            let put = etcd.ledger.keys.put_user(&key)?;
             let changed = etcd
                 .change(action, access_key, &[unchanged], &[put])
                 .await?;
             if changed {
-                return Ok(found.key);
+                return Ok(key);
             }
         }
         bail!("other commands change {access_key} at the same time; try again")

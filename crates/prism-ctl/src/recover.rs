@@ -189,12 +189,11 @@ fn why(verdict: Verdict) -> &'static str {
 
 /// The status of a backend in the recovered state.
 fn word(recovery: &Recovery, name: &NodeName) -> &'static str {
-    match recovery.state.status(name.as_str()) {
-        Some(Status::InSync) => "in-sync",
-        Some(Status::Lagging) => "lagging",
-        Some(Status::Out) => "out",
-        None => "-",
-    }
+    let status = recovery.state.status(name.as_str());
+    let named = Status::ALL
+        .into_iter()
+        .find(|(one, _)| Some(*one) == status);
+    named.map_or("-", |(_, word)| word)
 }
 
 fn loses(args: &RecoverArgs) -> bool {

@@ -1,6 +1,6 @@
 //! `prism ctl top`: the servers of upstreams and the rates of each node, shown again each second.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -37,24 +37,16 @@ pub(crate) struct TopArgs {
 }
 
 /// The counters of a node that rates are made of: totals since the start of its process.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Counters {
     time_ms: u64,
     uptime_s: u64,
-    /// In the order of [`Rates`].
-    counts: [u64; 6],
+    /// Each with its name in JSON.
+    counts: [(&'static str, u64); 6],
 }
 
-/// Events and bytes in a second.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct Rates {
-    accepted: f64,
-    requests: f64,
-    errors: f64,
-    sent_bytes: f64,
-    received_bytes: f64,
-    handed_off: f64,
-}
+/// Events and bytes in a second, by the names of their counters.
+type Rates = BTreeMap<&'static str, f64>;
 
 /// A row of the table.
 #[derive(Serialize)]
@@ -72,19 +64,18 @@ impl Counters {
             let counts = node.requests.iter().map(count);
             counts.fold(0, u64::saturating_add)
         };
+        let errors = sum(|kind| if kind.code >= 500 { kind.count } else { 0 });
+        let handed_off = node.handed_off.iter().map(|peer| peer.count);
         Self {
             time_ms: node.time_ms,
             uptime_s: node.uptime_s,
             counts: [
-                node.accepted,
-                sum(|kind| kind.count),
-                sum(|kind| if kind.code >= 500 { kind.count } else { 0 }),
-                sum(|kind| kind.sent_bytes),
-                sum(|kind| kind.received_bytes),
-                node.handed_off
-                    .iter()
-                    .map(|peer| peer.count)
-                    .fold(0, u64::saturating_add),
+                ("accepted", node.accepted),
+                ("requests", sum(|kind| kind.count)),
+                ("errors", errors),
+                ("sent_bytes", sum(|kind| kind.sent_bytes)),
+                ("received_bytes", sum(|kind| kind.received_bytes)),
+                ("handed_off", handed_off.fold(0, u64::saturating_add)),
             ],
         }
     }
@@ -96,22 +87,15 @@ impl Counters {
             .time_ms
             .checked_sub(before.time_ms)
             .filter(|ms| *ms > 0)?;
-        let differences = self.counts.iter().zip(before.counts);
-        let differences = differences.map(|(now, then)| now.checked_sub(then));
-        let differences: Option<Vec<u64>> = differences.collect();
-        let differences = differences.filter(|_| self.uptime_s >= before.uptime_s)?;
-        let mut rates = differences
-            .into_iter()
-            .map(|difference| difference as f64 * 1_000.0 / passed_ms as f64);
-        let mut next = || rates.next().unwrap_or_default();
-        Some(Rates {
-            accepted: next(),
-            requests: next(),
-            errors: next(),
-            sent_bytes: next(),
-            received_bytes: next(),
-            handed_off: next(),
-        })
+        if self.uptime_s < before.uptime_s {
+            return None;
+        }
+        let mut rates = Rates::new();
+        for ((name, now), (_, then)) in self.counts.into_iter().zip(before.counts) {
+            let difference = now.checked_sub(then)?;
+            rates.insert(name, difference as f64 * 1_000.0 / passed_ms as f64);
+        }
+        Some(rates)
     }
 }
 
@@ -215,11 +199,11 @@ impl Looks {
             let rates = before.filter(|_| node.error.is_none());
             let rates = rates.and_then(|(before, rates)| match before.time_ms == now.time_ms {
                 // The answer is an old one, seen again.
-                true => *rates,
+                true => rates.clone(),
                 false => now.rates_since(before),
             });
             if node.error.is_none() {
-                last.insert(node.name.clone(), (now, rates));
+                last.insert(node.name.clone(), (now, rates.clone()));
             }
             RateRow {
                 name: &node.name,
@@ -248,14 +232,19 @@ impl Looks {
         }
         let paint = Paint::of_stdout();
         let nodes = state.nodes.iter().zip(&rows);
-        let each =
-            nodes.map(|(node, row)| cells(text(row.name), doing(node), row.connections, row.rates));
+        let each = nodes
+            .map(|(node, row)| cells(text(row.name), doing(node), row.connections, &row.rates));
         let mut all: Vec<_> = each.collect();
         let connections = rows.iter().map(|row| row.connections);
         let connections = connections.fold(0, u64::saturating_add);
-        let known = rows.iter().filter_map(|row| row.rates);
-        let total = known.reduce(Rates::plus);
-        all.push(cells_of_total(connections, total));
+        let known = rows.iter().filter_map(|row| row.rates.clone());
+        let total = known.reduce(sum);
+        all.push(cells(
+            toned("all", Tone::Header),
+            text(""),
+            connections,
+            &total,
+        ));
         let header = [
             "NODE",
             "STATE",
@@ -281,38 +270,28 @@ impl Looks {
     }
 }
 
-impl Rates {
-    fn plus(self, other: Self) -> Self {
-        Self {
-            accepted: self.accepted + other.accepted,
-            requests: self.requests + other.requests,
-            errors: self.errors + other.errors,
-            sent_bytes: self.sent_bytes + other.sent_bytes,
-            received_bytes: self.received_bytes + other.received_bytes,
-            handed_off: self.handed_off + other.handed_off,
-        }
+fn sum(mut all: Rates, node: Rates) -> Rates {
+    for (name, rate) in node {
+        *all.entry(name).or_default() += rate;
     }
+    all
 }
 
-fn cells_of_total(connections: u64, rates: Option<Rates>) -> [Cell; 9] {
-    cells(toned("all", Tone::Header), text(""), connections, rates)
-}
-
-fn cells(name: Cell, state: Cell, connections: u64, rates: Option<Rates>) -> [Cell; 9] {
-    let events =
-        |of: fn(&Rates) -> f64| number(rates.as_ref().map(of).map_or_else(|| "-".into(), rate));
-    let volume =
-        |of: fn(&Rates) -> f64| number(rates.as_ref().map(of).map_or_else(|| "-".into(), bytes));
+fn cells(name: Cell, state: Cell, connections: u64, rates: &Option<Rates>) -> [Cell; 9] {
+    let shown = |of: &str, as_text: fn(f64) -> String| {
+        let rate = rates.as_ref().and_then(|rates| rates.get(of).copied());
+        number(rate.map_or_else(|| "-".into(), as_text))
+    };
     [
         name,
         state,
         number(count(connections)),
-        events(|rates| rates.accepted),
-        events(|rates| rates.requests),
-        events(|rates| rates.errors),
-        volume(|rates| rates.sent_bytes),
-        volume(|rates| rates.received_bytes),
-        events(|rates| rates.handed_off),
+        shown("accepted", rate),
+        shown("requests", rate),
+        shown("errors", rate),
+        shown("sent_bytes", bytes),
+        shown("received_bytes", bytes),
+        shown("handed_off", rate),
     ]
 }
 
@@ -335,11 +314,11 @@ mod tests {
         let look = |time_ms, uptime_s, requests| Counters {
             time_ms,
             uptime_s,
-            counts: [0, requests, 0, 0, 0, 0],
+            counts: [("requests", requests); 6],
         };
         let before = look(1_000, 10, 100);
         let rates = look(3_000, 12, 150).rates_since(&before).unwrap();
-        assert!((rates.requests - 25.0).abs() < 1e-9, "{rates:?}");
+        assert!((rates["requests"] - 25.0).abs() < 1e-9, "{rates:?}");
         for now in [
             look(3_000, 1, 150),
             look(3_000, 12, 99),
