@@ -7,7 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::supervise::locked;
+
+/// Gets a value whenever followed files are to be read again, also if none has changed.
+pub type ReloadRequests = watch::Receiver<()>;
 
 /// Files that a process follows. A change is noticed by metadata, without reading a file.
 #[derive(Debug)]
@@ -57,18 +62,18 @@ impl FollowedFiles {
         *seen != before
     }
 
-    /// Calls `read` whenever a file has changed, and whenever `again` returns. It looks after each
+    /// Calls `read` whenever a file has changed, and at each of the `requests`. It looks after each
     /// period of `every`. Never returns.
     pub async fn follow(
         &self,
         every: Duration,
-        mut again: impl AsyncFnMut(),
+        mut requests: ReloadRequests,
         mut read: impl FnMut(),
     ) {
         loop {
             let is_told = tokio::select! {
                 () = tokio::time::sleep(every) => false,
-                () = again() => true,
+                Ok(()) = requests.changed() => true,
             };
             // A change while the files are read counts at the next look.
             if self.changed() || is_told {
@@ -115,23 +120,23 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_when_they_change_and_when_told() {
+    fn files_are_read_when_they_change_and_when_asked_for() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let files = FollowedFiles::new([path.clone()]);
-        let (told, times) = (tokio::sync::Notify::new(), Cell::new(0));
+        let (requests, times) = (watch::Sender::new(()), Cell::new(0));
         let every = Duration::from_millis(10);
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         runtime.enable_all().build().unwrap().block_on(async {
-            let again = async || told.notified().await;
-            let following = files.follow(every, again, || times.set(times.get() + 1));
+            let read = || times.set(times.get() + 1);
+            let following = files.follow(every, requests.subscribe(), read);
             let acting = async {
                 tokio::time::sleep(5 * every).await;
                 assert_eq!(times.get(), 0);
                 write(&path, "1").unwrap();
                 tokio::time::sleep(5 * every).await;
                 assert_eq!(times.get(), 1);
-                told.notify_one();
+                requests.send_replace(());
                 tokio::time::sleep(5 * every).await;
                 assert_eq!(times.get(), 2);
             };

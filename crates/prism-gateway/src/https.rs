@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use prism_config::{Config, KernelTls, Node, Tls, TlsVersion};
 use prism_handoff::TlsService;
-use prism_handoff::followed::FollowedFiles;
+use prism_handoff::followed::{FollowedFiles, ReloadRequests};
 use prism_sys::tcp::ktls::Offered;
 use prism_tls::accept::{
     CertificateFiles, Certificates, DefaultTimeProvider, ServerConfig, Settings, Tickets,
@@ -75,13 +75,14 @@ impl Https {
     }
 
     /// Loads certificates and ticket secrets again whenever the files of certificates have changed,
-    /// and whenever `again` returns. Files that cannot be loaded leave the old ones in use. Never
+    /// and at each of the `requests`. Files that cannot be loaded leave the old ones in use. Never
     /// returns.
-    pub async fn keep_current(&self, again: impl AsyncFnMut()) {
+    pub async fn keep_current(&self, requests: ReloadRequests) {
         if self.certificates.is_none() {
             return std::future::pending().await;
         }
-        self.files.follow(LOOK_AGAIN, again, || self.reload()).await;
+        let reload = || self.reload();
+        self.files.follow(LOOK_AGAIN, requests, reload).await;
     }
 
     /// Serves a certificate that is no file, in the place of the one that was given before. `name`

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use prism_cluster::{LineageMark, NodeName, Placing, Report, State, View};
+use prism_common::followed::ReloadRequests;
 use prism_common::supervise::locked;
 use prism_config::{Config, ConfigFile, Credential};
 use tokio::sync::watch;
@@ -125,17 +126,14 @@ impl Cluster {
         })
     }
 
-    /// Follows the file of users, if there is one. Never returns. The file is read at once
-    /// whenever `again` returns.
-    pub async fn keep_current(&self, mut again: impl AsyncFnMut()) {
-        if let ClusterKind::Fixed {
-            file: Some(file), ..
-        } = &self.kind
-        {
-            file.keep_current(&mut again).await;
-        }
-        loop {
-            again().await;
+    /// Follows the file of users, if there is one. Never returns. The file is read at once at each
+    /// of the `requests`.
+    pub async fn keep_current(&self, requests: ReloadRequests) {
+        match &self.kind {
+            ClusterKind::Fixed {
+                file: Some(file), ..
+            } => file.keep_current(requests).await,
+            _ => std::future::pending().await,
         }
     }
 

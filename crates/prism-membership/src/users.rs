@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use prism_common::followed::FollowedFiles;
+use prism_common::followed::{FollowedFiles, ReloadRequests};
 use prism_config::{Credential, S3};
 use tokio::sync::watch;
 
@@ -57,10 +57,10 @@ impl UsersFile {
         self.users.subscribe()
     }
 
-    /// Reads the file whenever it has changed or `again` returns. A file that cannot be used
-    /// leaves the users as they are.
-    pub(super) async fn keep_current(&self, again: impl AsyncFnMut()) {
-        self.file.follow(LOOK_AGAIN, again, || self.read()).await;
+    /// Reads the file whenever it has changed, and at each of the `requests`. A file that cannot be
+    /// used leaves the users as they are.
+    pub(super) async fn keep_current(&self, requests: ReloadRequests) {
+        self.file.follow(LOOK_AGAIN, requests, || self.read()).await;
     }
 
     fn read(&self) {

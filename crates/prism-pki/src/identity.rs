@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ServerConfig};
 
 use prism_common::counter::Count;
-use prism_common::followed::FollowedFiles;
+use prism_common::followed::{FollowedFiles, ReloadRequests};
 
 use crate::bundle::Trust;
 use crate::certificate::{Certificate, now_s};
@@ -102,9 +102,9 @@ impl Identity {
         Ok(())
     }
 
-    /// Reads the files again whenever they change, and whenever `again` returns. Logs the result
+    /// Reads the files again whenever they change, and at each of the `requests`. Logs the result
     /// of each load, and adds one to the counter of such results. Never returns.
-    pub async fn keep_current(&self, counts: LoadCounts<'_>, again: impl AsyncFnMut()) {
+    pub async fn keep_current(&self, counts: LoadCounts<'_>, requests: ReloadRequests) {
         let read = || match self.reload() {
             Ok(()) => {
                 counts.loaded.add_one();
@@ -120,7 +120,7 @@ impl Identity {
                     the former ones stay in use until the files fit");
             }
         };
-        self.0.files.follow(LOOK_AGAIN, again, read).await;
+        self.0.files.follow(LOOK_AGAIN, requests, read).await;
     }
 
     /// The certificates in use and their files: the node's own one, and the authorities.

@@ -30,16 +30,15 @@ pub(super) struct Reloaded {
 /// nothing.
 pub(super) fn reload(server: &Server) -> Reloaded {
     // The followers of certificates, keys and users look again.
-    server.asked.send_replace(());
+    server.reload_requests.send_replace(());
     let done = reload_config(server);
     done.log(server.file.as_deref());
     done
 }
 
-/// The same after a signal, which the followers of other files have got themselves.
+/// The same after a signal.
 pub(super) fn reload_by_signal(server: &Server) {
-    let done = reload_config(server);
-    done.log(server.file.as_deref());
+    let done = reload(server);
     if !done.is_empty() {
         server.requests.audit.record(&Action {
             actor: Actor::Signal { signal: "SIGHUP" },

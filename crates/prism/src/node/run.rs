@@ -11,10 +11,11 @@ use prism_gateway::{Farewells, farewells};
 use prism_process::notify::{Notifier, Watchdog};
 use prism_process::pages::serve as show;
 use prism_service::Stage;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::certificates::{keep_acme, watch_terms};
-use super::files::{HangUps, follow_files};
+use super::files::follow_files;
 use super::server::Server;
 use super::stops::Stops;
 use super::successor::{Estate, Inheritance, Link, PassedOn, Sockets, pass_on, take_connections};
@@ -162,7 +163,8 @@ fn attend(
         let path = node.config.now().admin_socket(&node.name);
         let admin = admin::Admin::open(&path, inherited.admin.take(), to_successors)
             .with_context(|| format!("admin socket {}", path.display()))?;
-        let mut hang_ups = HangUps::new(server)?;
+        // From now on SIGHUP does not end the process.
+        let mut hang_up = signal(SignalKind::hangup())?;
         let stops = inherited.stops.take();
         // Ends if a worker could not start, and with it the process. An answer on the admin socket
         // means that clients are accepted.
@@ -194,7 +196,7 @@ fn attend(
         );
         let mut ended = Ended::Stopped;
         tokio::select! {
-            () = follow_files(server, &watchdog.notifier, &mut hang_ups) => {}
+            () = follow_files(server, &watchdog.notifier, &mut hang_up) => {}
             () = supervise("the ends of certificates", async || watch_terms(server).await) => {}
             () = keep_acme(server) => {}
             () = watchdog.keep() => {}

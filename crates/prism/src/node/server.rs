@@ -54,8 +54,8 @@ pub(crate) struct Server {
     pub(super) clients: Arc<ClientLimits>,
     /// The number of requests of a million that begin a trace; `None` without a collector.
     pub(super) sampling: Option<Arc<AtomicU32>>,
-    /// Tells of reloads that were asked for on the admin socket.
-    pub(super) asked: watch::Sender<()>,
+    /// Tells the followers of files of each reload.
+    pub(super) reload_requests: watch::Sender<()>,
     /// The file of its configuration; `None` if the command line is the configuration.
     pub(super) file: Option<PathBuf>,
     /// Tells the service manager about this service.
@@ -144,7 +144,7 @@ impl Server {
             link,
             clients: Arc::new(ClientLimits::new(client_bounds(&config))),
             sampling,
-            asked: watch::Sender::new(()),
+            reload_requests: watch::Sender::new(()),
             file,
             notifier: Notifier::from_environment(),
             accepts: AtomicBool::new(false),
