@@ -7,18 +7,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prism_common::supervise::supervise;
-use prism_membership::Directory;
 use prism_process::notify::Beat;
-use prism_process::pages::{self as http, Pages};
+use prism_process::pages::serve as serve_pages;
 use prism_switch::Leases;
-use tokio::sync::watch;
 
-use crate::interfaces::{self, Interfaces, Ways};
-use crate::pauses::{Pauses, pause_for};
+use crate::interfaces::{self, Ways};
+use crate::pages::pages;
 use crate::reload::Reload;
 use crate::role::Role;
 use crate::secrets;
-use crate::tables::nodes;
+use crate::shared::{Shared, pause_for};
 
 /// Pause after a failure to listen on the control address.
 const LISTEN_RETRY: Duration = Duration::from_secs(10);
@@ -26,18 +24,15 @@ const LISTEN_RETRY: Duration = Duration::from_secs(10);
 /// The work of the thread beside the agent's loop.
 pub(crate) struct Beside {
     pub(crate) control: Vec<SocketAddr>,
-    pub(crate) leases: Arc<Leases>,
-    pub(crate) role: Arc<Role>,
-    pub(crate) news: Vec<watch::Receiver<Arc<Directory>>>,
-    pub(crate) admin: Option<(TcpListener, Arc<Pages>)>,
+    /// For readers of the pages.
+    pub(crate) admin: Option<TcpListener>,
     pub(crate) beat: Beat,
     pub(crate) ways: Ways,
-    pub(crate) interfaces: Arc<watch::Sender<Interfaces>>,
     pub(crate) reload: Reload,
 }
 
 /// Starts the thread that grants leases, and waits for a signal and for news.
-pub(crate) fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
+pub(crate) fn serve(shared: Arc<Shared>, beside: Beside) -> anyhow::Result<()> {
     if let Err(error) = prism_sys::process::raise_open_files() {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
@@ -46,13 +41,9 @@ pub(crate) fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
         .build()?;
     let Beside {
         control,
-        leases,
-        role,
-        news,
         admin,
         beat,
         ways,
-        interfaces,
         reload,
     } = beside;
     std::thread::Builder::new()
@@ -68,15 +59,12 @@ pub(crate) fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                 let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
                     return;
                 };
-                let known = news.clone();
-                let present = || nodes(&reload.running.now(), &known);
-                let look = interfaces::follow(ways, present, &interfaces, &pauses);
-                for news in news {
-                    tokio::spawn(pause_for(news, pauses.clone()));
+                for news in shared.observed.clone() {
+                    tokio::spawn(pause_for(news, shared.clone()));
                 }
                 let show_pages = async {
                     match admin {
-                        Some((listener, pages)) => http::serve(listener, pages).await,
+                        Some(listener) => serve_pages(listener, pages(shared.clone())).await,
                         None => std::future::pending().await,
                     }
                 };
@@ -84,26 +72,26 @@ pub(crate) fn serve(pauses: Arc<Pauses>, beside: Beside) -> anyhow::Result<()> {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                     () = show_pages => {}
-                    () = reload.follow(&mut hang_up, &pauses) => {}
-                    () = secrets::follow(&reload.running, &pauses) => {}
-                    () = look => {}
+                    () = reload.follow(&mut hang_up, &shared) => {}
+                    () = secrets::follow(&shared) => {}
+                    () = interfaces::follow(ways, &shared) => {}
                     () = beat.keep() => {}
-                    () = role.follow(&pauses.pause) => {}
-                    () = grant_all(&control, &leases, &role) => {}
+                    () = shared.role.follow(&shared.pauses.pause) => {}
+                    () = grant_all(&control, &shared) => {}
                 }
             });
-            pauses.stop.store(true, Ordering::Relaxed);
-            pauses.pause.store(true, Ordering::Relaxed);
+            shared.pauses.stop.store(true, Ordering::Relaxed);
+            shared.pauses.pause.store(true, Ordering::Relaxed);
         })?;
     Ok(())
 }
 
 /// Grants leases at each of the addresses. Never returns.
-async fn grant_all(control: &[SocketAddr], leases: &Arc<Leases>, role: &Role) {
+async fn grant_all(control: &[SocketAddr], shared: &Shared) {
     let grant_at = async |index: usize| match control.get(index) {
         Some(address) => {
             supervise("leases", async || {
-                grant(*address, leases.clone(), role).await
+                grant(*address, shared.leases.clone(), &shared.role).await
             })
             .await
         }

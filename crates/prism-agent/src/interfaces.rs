@@ -11,9 +11,8 @@ use std::time::Duration;
 use prism_membership::Directory;
 use prism_switch::interface_index;
 use serde::Deserialize;
-use tokio::sync::watch;
 
-use crate::pauses::Pauses;
+use crate::shared::Shared;
 
 /// The interval of looks at the routes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -93,15 +92,10 @@ fn routes(to: &BTreeSet<IpAddr>) -> io::Result<Vec<Route>> {
 }
 
 /// Makes the agent pause when other interfaces lead to nodes. Never returns.
-pub(crate) async fn follow(
-    mut ways: Ways,
-    nodes: impl Fn() -> Vec<Directory>,
-    found: &watch::Sender<Interfaces>,
-    pauses: &Pauses,
-) {
+pub(crate) async fn follow(mut ways: Ways, shared: &Shared) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let directories = nodes();
+        let directories = shared.nodes();
         let look = move || {
             let now = ways.look(&directories);
             (ways, now)
@@ -111,13 +105,13 @@ pub(crate) async fn follow(
             return std::future::pending().await;
         };
         ways = looked;
-        let is_new = found.send_if_modified(|before| {
+        let is_new = shared.interfaces.send_if_modified(|before| {
             let is_new = *before != now;
             *before = now;
             is_new
         });
         if is_new {
-            pauses.pause.store(true, Ordering::Relaxed);
+            shared.pauses.pause.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -7,11 +7,11 @@
 mod beside;
 mod interfaces;
 mod pages;
-mod pauses;
 mod reload;
 mod role;
 mod run;
 mod secrets;
+mod shared;
 mod tables;
 
 pub use run::{Args, run};

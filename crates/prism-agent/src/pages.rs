@@ -8,68 +8,38 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prism_config::HostAddrs;
-use prism_figures::{
-    LeasedNode, OwnedFlows, PacketTally, ServiceKeys, SwitchState, asset, with_alerts,
-};
-use prism_membership::Directory;
+use prism_figures::{LeasedNode, OwnedFlows, PacketTally, SwitchState, asset, with_alerts};
 use prism_process::pages::{Page, Pages};
 use prism_process::{Latest, Metric, Value as MetricValue, build_info, render};
-use prism_switch::{Census, LastCensus, Leases, SwitchView};
+use prism_switch::{Census, SwitchView};
 use serde_json::{Value, json};
 
-use crate::role::Role;
+use crate::shared::Shared;
 
-/// The switch that the pages are about.
-pub(crate) struct Subject {
-    /// The version of the program.
-    pub(crate) version: &'static str,
-    pub(crate) pin_dir: String,
-    pub(crate) max_flows: u32,
-    pub(crate) leases: Arc<Leases>,
-    pub(crate) role: Arc<Role>,
-    pub(crate) census: Arc<LastCensus>,
-    /// The secrets of the nodes' keys, and which nodes use them.
-    pub(crate) keys: Box<dyn Fn() -> Vec<ServiceKeys> + Send + Sync>,
-    /// The nodes at present.
-    pub(crate) directory: Box<dyn Fn() -> Arc<Directory> + Send + Sync>,
-}
-
-impl Subject {
-    /// The names and addresses of the nodes.
-    fn nodes(&self) -> Vec<(String, HostAddrs)> {
-        let directory = (self.directory)();
-        let nodes = directory.iter();
-        nodes
-            .map(|(name, host)| (name.to_owned(), host.address))
-            .collect()
-    }
-}
-
-/// The pages of a switch.
-pub(crate) fn pages(subject: Subject) -> Arc<Pages> {
-    let subject = Arc::new(subject);
+/// The pages of the switch.
+pub(crate) fn pages(shared: Arc<Shared>) -> Arc<Pages> {
     let latest = Arc::new(Latest::default());
     Arc::new(move |path| {
-        let subject = subject.clone();
+        let shared = shared.clone();
         let latest = latest.clone();
         let path = path.to_owned();
         Box::pin(async move {
             match path.as_str() {
-                "/state" => Some(latest.page(async { state(&subject) }).await),
-                path => page(&subject, path),
+                "/state" => Some(latest.page(async { state(&shared) }).await),
+                path => page(&shared, path),
             }
         })
     })
 }
 
-fn page(subject: &Subject, path: &str) -> Option<Page> {
+fn page(shared: &Shared, path: &str) -> Option<Page> {
     Some(match path {
         "/-/healthy" => Page::text(200, "healthy\n"),
-        "/-/ready" => match SwitchView::open(&subject.pin_dir) {
+        "/-/ready" => match SwitchView::open(&shared.pin_dir) {
             Ok(_) => Page::text(200, "ready\n"),
             Err(error) => Page::text(503, format!("{error}\n")),
         },
-        "/metrics" => match metrics(subject) {
+        "/metrics" => match metrics(shared) {
             Ok(metrics) => render(metrics),
             Err(error) => Page::text(500, format!("{error:#}\n")),
         },
@@ -78,8 +48,8 @@ fn page(subject: &Subject, path: &str) -> Option<Page> {
 }
 
 /// The state of the switch, as the page for a browser shows it.
-fn state(subject: &Subject) -> Value {
-    let switch = figures(subject).unwrap_or_else(|error| SwitchState {
+fn state(shared: &Shared) -> Value {
+    let switch = figures(shared).unwrap_or_else(|error| SwitchState {
         error: Some(format!("{error:#}")),
         ..SwitchState::default()
     });
@@ -87,7 +57,7 @@ fn state(subject: &Subject) -> Value {
     with_alerts(json!({
         "kind": "switch",
         "name": "switch",
-        "version": subject.version,
+        "version": shared.version,
         "time_ms": since.unwrap_or_default().as_millis() as u64,
         "store_urls": [],
         "nodes": [],
@@ -96,12 +66,12 @@ fn state(subject: &Subject) -> Value {
     }))
 }
 
-fn figures(subject: &Subject) -> anyhow::Result<SwitchState> {
-    let view = SwitchView::open(&subject.pin_dir)?;
-    let living = subject.leases.living();
-    let census = subject.census.get();
+fn figures(shared: &Shared) -> anyhow::Result<SwitchState> {
+    let view = SwitchView::open(&shared.pin_dir)?;
+    let living = shared.leases.living();
+    let census = shared.census.get();
     let (term, phase) = view.term()?;
-    let nodes = subject.nodes();
+    let nodes = shared.addresses();
     let leased = nodes.iter().map(|(name, address)| LeasedNode {
         name: name.clone(),
         address: address.to_string(),
@@ -109,17 +79,17 @@ fn figures(subject: &Subject) -> anyhow::Result<SwitchState> {
     });
     Ok(SwitchState {
         error: None,
-        host: subject.role.host().map(str::to_owned),
-        active: subject.role.is_active(),
+        host: shared.role.host().map(str::to_owned),
+        active: shared.role.is_active(),
         term: term.0,
         term_phase: phase as u8,
-        nodes_awaited: subject.leases.awaited(),
+        nodes_awaited: shared.leases.awaited(),
         flows: census.as_ref().map(Census::entries),
-        max_flows: subject.max_flows.into(),
+        max_flows: shared.max_flows.into(),
         owners: owners(census.as_ref(), &nodes),
         packets: packets(&view)?,
         nodes: leased.collect(),
-        keys: (subject.keys)(),
+        keys: shared.keys(),
     })
 }
 
@@ -158,16 +128,16 @@ fn has_lease(living: &HashSet<IpAddr>, node: HostAddrs) -> bool {
     node.iter().any(|address| living.contains(&address))
 }
 
-fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
-    let view = SwitchView::open(&subject.pin_dir)?;
+fn metrics(shared: &Shared) -> anyhow::Result<Vec<Metric>> {
+    let view = SwitchView::open(&shared.pin_dir)?;
     let (term, phase) = view.term()?;
     let gauge = |name, help, value: f64| Metric::new(name, help, MetricValue::Gauge(value));
     let mut metrics = vec![
-        build_info(subject.version, "switch"),
+        build_info(shared.version, "switch"),
         gauge(
             "switch_max_flows",
             "The most flows of the table.",
-            subject.max_flows.into(),
+            shared.max_flows.into(),
         ),
         gauge("switch_term", "The number of the term.", term.0.into()),
         gauge(
@@ -178,28 +148,28 @@ fn metrics(subject: &Subject) -> anyhow::Result<Vec<Metric>> {
         gauge(
             "switch_active",
             "1 if this host has the control address. Always 1 at a single switch.",
-            f64::from(u8::from(subject.role.is_active())),
+            f64::from(u8::from(shared.role.is_active())),
         ),
         gauge(
             "switch_placement_tie",
             "1 if as many nodes place objects one way as another, so that no node is refused.",
-            f64::from(u8::from(subject.leases.has_placement_tie())),
+            f64::from(u8::from(shared.leases.has_placement_tie())),
         ),
         gauge(
             "switch_terms_disbelieved",
             "1 if a node knows a later term than most nodes, which the switch ignores.",
-            f64::from(u8::from(subject.leases.has_disbelieved())),
+            f64::from(u8::from(shared.leases.has_disbelieved())),
         ),
     ];
-    if let Some(census) = subject.census.get() {
+    if let Some(census) = shared.census.get() {
         metrics.push(gauge(
             "switch_flows",
             "Flows in the table, tombstones included.",
             census.entries() as f64,
         ));
     }
-    let living = subject.leases.living();
-    for (node, address) in subject.nodes() {
+    let living = shared.leases.living();
+    for (node, address) in shared.addresses() {
         let lives = f64::from(u8::from(has_lease(&living, address)));
         metrics.push(
             gauge(

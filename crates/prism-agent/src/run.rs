@@ -7,22 +7,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use prism_config::{ConfigFile, Running, Services};
-use prism_figures::ServiceKeys;
+use prism_config::{ConfigFile, Running};
 use prism_membership::{Directory, Observed, observe as observe_cluster};
 use prism_process::notify::{Notifier, Reporter, Watchdog};
-use prism_process::pages::{Pages, bind};
+use prism_process::pages::bind;
 use prism_switch::{Agent, Leases, Switch, SwitchConfig};
 use tokio::sync::watch;
 
 use crate::beside::{Beside, serve};
 use crate::interfaces::{Interfaces, Ways};
-use crate::pages;
-use crate::pauses::Pauses;
 use crate::reload::Reload;
 use crate::role::Role;
-use crate::secrets::{self, Secrets};
-
+use crate::secrets;
+use crate::shared::{Pauses, Shared};
 use crate::tables::{
     addresses, lease_keys, leases_of, nodes, nodes_at_start, switch_config, update_tables,
     with_interfaces,
@@ -64,7 +61,7 @@ pub fn run(args: &Args, version: &'static str) -> anyhow::Result<()> {
     if args.unload {
         return Ok(Switch::unload(&settings.pin_dir)?);
     }
-    let role = Arc::new(Role::of(settings, args.host.as_deref())?);
+    let role = Role::of(settings, args.host.as_deref())?;
     let directories = nodes_at_start(&config, settings.mode)?;
     let secrets = secrets::read(&config).context("switch.key_file")?;
     let tables = SwitchConfig {
@@ -72,65 +69,49 @@ pub fn run(args: &Args, version: &'static str) -> anyhow::Result<()> {
         ..switch_config(&config, settings, &directories, &secrets)?
     };
     let mut ways = Ways::default();
-    let interfaces = Arc::new(watch::Sender::new(ways.look(&directories)));
-    let tables = with_interfaces(tables, &interfaces.borrow());
+    let interfaces = ways.look(&directories);
+    let tables = with_interfaces(tables, &interfaces);
     let switch = load(&tables)?;
     tell_of(settings, &role);
     let leases = Arc::new(leases_of(&tables, &directories));
     let observed = observe_all(&config)?;
-    let news: Vec<_> = observed.iter().map(|seen| seen.directory.clone()).collect();
-    let pauses = Arc::new(Pauses::default());
     let control = settings.control.iter().collect();
-    let listener = listen(&config)?;
+    let admin = listen(&config)?;
     let mut agent = start_agent(&switch, leases.clone(), &tables, &role)?;
-    let running = Arc::new(Running::new(config.clone()));
-    let in_use = Arc::new(watch::Sender::new(secrets));
+    let shared = Arc::new(Shared {
+        version,
+        pin_dir: settings.pin_dir.clone(),
+        max_flows: settings.max_flows,
+        running: Running::new(config.clone()),
+        observed: observed.iter().map(|seen| seen.directory.clone()).collect(),
+        leases,
+        role,
+        census: agent.census(),
+        secrets: watch::Sender::new(secrets),
+        interfaces: watch::Sender::new(interfaces.clone()),
+        pauses: Pauses::default(),
+    });
     let given = Given {
-        interfaces: interfaces.borrow().clone(),
+        interfaces,
         nodes: directories,
-        config: running.now(),
+        config: shared.running.now(),
     };
-    let shown = Shown {
-        running: running.clone(),
-        known: news.clone(),
-        leases: leases.clone(),
-        secrets: in_use.subscribe(),
-    };
-    let pages = shown.pages(settings, &role, &agent, version);
     let mut watchdog = Watchdog::new(Notifier::from_environment());
     serve(
-        pauses.clone(),
+        shared.clone(),
         Beside {
             control,
-            leases: leases.clone(),
-            role: role.clone(),
-            news: news.clone(),
-            admin: listener.map(|listener| (listener, pages)),
+            admin,
             beat: watchdog.add("leases"),
             ways,
-            interfaces: interfaces.clone(),
             reload: Reload {
                 file: args.config.clone(),
-                running: running.clone(),
                 notifier: watchdog.notifier.clone(),
             },
         },
     )?;
     watchdog.notifier.ready();
-    age_flows(
-        &mut agent,
-        &pauses,
-        &watchdog,
-        &Followed {
-            observed: news,
-            running,
-            leases,
-            role,
-            secrets: in_use,
-            interfaces,
-        },
-        given,
-    );
+    age_flows(&mut agent, &watchdog, &shared, given);
     watchdog.stopping();
     tracing::info!("agent stopped; the switch goes on");
     Ok(())
@@ -192,61 +173,6 @@ fn term_file(pin_dir: &str) -> PathBuf {
     directory.join(format!("{pin_dir}.term"))
 }
 
-/// The changes that the agent follows.
-struct Followed {
-    /// The nodes of each service that etcd knows; empty without etcd.
-    observed: Vec<watch::Receiver<Arc<Directory>>>,
-    running: Arc<Running<Services>>,
-    leases: Arc<Leases>,
-    role: Arc<Role>,
-    /// The secrets that the switch has.
-    secrets: Arc<watch::Sender<Secrets>>,
-    /// The interfaces that lead to nodes.
-    interfaces: Arc<watch::Sender<Interfaces>>,
-}
-
-/// The nodes and keys that the pages show.
-struct Shown {
-    running: Arc<Running<Services>>,
-    known: Vec<watch::Receiver<Arc<Directory>>>,
-    leases: Arc<Leases>,
-    secrets: watch::Receiver<Secrets>,
-}
-
-impl Shown {
-    fn pages(
-        self,
-        settings: &prism_config::Switch,
-        role: &Arc<Role>,
-        agent: &Agent<'_>,
-        version: &'static str,
-    ) -> Arc<Pages> {
-        let of_nodes = Arc::new(self);
-        let keys = of_nodes.clone();
-        pages::pages(pages::Subject {
-            version,
-            pin_dir: settings.pin_dir.clone(),
-            max_flows: settings.max_flows,
-            leases: of_nodes.leases.clone(),
-            role: role.clone(),
-            census: agent.census(),
-            keys: Box::new(move || keys.keys()),
-            directory: Box::new(move || of_nodes.directory()),
-        })
-    }
-
-    fn directory(&self) -> Arc<Directory> {
-        let all = nodes(&self.running.now(), &self.known).into_iter();
-        Arc::new(all.fold(Directory::default(), |all, other| all.joined_by(&other)))
-    }
-
-    fn keys(&self) -> Vec<ServiceKeys> {
-        let config = self.running.now();
-        let directories = nodes(&config, &self.known);
-        secrets::shown(&config, &self.secrets.borrow(), &directories, &self.leases)
-    }
-}
-
 /// The nodes and the configuration that the switch has been given.
 struct Given {
     interfaces: Interfaces,
@@ -255,13 +181,8 @@ struct Given {
 }
 
 /// Ages flows, and gives the switch new nodes, until the process ends.
-fn age_flows(
-    agent: &mut Agent<'_>,
-    pauses: &Pauses,
-    watchdog: &Watchdog,
-    followed: &Followed,
-    mut given: Given,
-) {
+fn age_flows(agent: &mut Agent<'_>, watchdog: &Watchdog, shared: &Shared, mut given: Given) {
+    let pauses = &shared.pauses;
     let mut reporter = Reporter::new(watchdog);
     while !pauses.stop.load(Ordering::Relaxed) {
         if let Err(error) = agent.run(&pauses.pause, || reporter.turn()) {
@@ -270,18 +191,18 @@ fn age_flows(
         }
         reporter.turn();
         pauses.pause.store(false, Ordering::Relaxed);
-        if let Err(error) = agent.set_active(followed.role.is_active()) {
+        if let Err(error) = agent.set_active(shared.role.is_active()) {
             tracing::warn!(%error, "the programs do not know this switch's role; trying again");
         }
-        let config = followed.running.now();
-        let now = nodes(&config, &followed.observed);
+        let config = shared.running.now();
+        let now = nodes(&config, &shared.observed);
         let secrets = secrets::read(&config).unwrap_or_else(|error| {
             tracing::warn!(%error, "the keys of nodes stay those before");
-            followed.secrets.borrow().clone()
+            shared.secrets.borrow().clone()
         });
-        let has_other_keys = secrets != *followed.secrets.borrow();
+        let has_other_keys = secrets != *shared.secrets.borrow();
         let has_other_nodes = now != given.nodes;
-        let interfaces = followed.interfaces.borrow().clone();
+        let interfaces = shared.interfaces.borrow().clone();
         let has_other_ways = interfaces != given.interfaces;
         let has_other_scrapers = config.admin.scrapers != given.config.admin.scrapers;
         if !has_other_nodes && !has_other_scrapers && !has_other_keys && !has_other_ways {
@@ -304,8 +225,8 @@ fn age_flows(
             nodes = given.nodes.iter().flat_map(Directory::iter).count(),
             "the switch has the present nodes"
         );
-        followed.leases.set_nodes(addresses(&given.nodes));
-        (followed.leases).set_keys(lease_keys(&tables, &given.nodes));
-        followed.secrets.send_replace(secrets);
+        shared.leases.set_nodes(addresses(&given.nodes));
+        shared.leases.set_keys(lease_keys(&tables, &given.nodes));
+        shared.secrets.send_replace(secrets);
     }
 }

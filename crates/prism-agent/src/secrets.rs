@@ -4,12 +4,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use prism_config::{ConfigFile, ControlSecret, Running, Services};
+use prism_config::{ConfigFile, ControlSecret};
 use prism_figures::{SecretInUse, ServiceKeys};
 use prism_membership::Directory;
 use prism_switch::Leases;
 
-use crate::pauses::Pauses;
+use crate::shared::Shared;
 
 /// The interval of looks at the files.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -25,14 +25,14 @@ pub(crate) fn read(config: &ConfigFile) -> Result<Secrets, prism_config::SecretE
 }
 
 /// Makes the agent pause when a file has changed. Never returns.
-pub(crate) async fn follow(running: &Running<Services>, pauses: &Pauses) {
-    let mut last = read(&running.now()).ok();
+pub(crate) async fn follow(shared: &Shared) {
+    let mut last = read(&shared.running.now()).ok();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let now = read(&running.now()).ok();
+        let now = read(&shared.running.now()).ok();
         if now.is_some() && now != last {
             last = now;
-            pauses.pause.store(true, Ordering::Relaxed);
+            shared.pauses.pause.store(true, Ordering::Relaxed);
         }
     }
 }
