@@ -16,6 +16,7 @@ use anyhow::{Context, bail};
 use prism_config::{Config, Credential, Durability, Role};
 use prism_membership::Cluster;
 use prism_process::pages::bind;
+use prism_store::Store;
 
 use crate::node::{Server, open_store, until_stopped};
 
@@ -102,11 +103,25 @@ fn run_store(args: &Args, dir: &Path) -> anyhow::Result<()> {
         node.store = dir::store(dir);
     }
     prism_process::log::init(&config.log, false)?;
-    let (user, file) = credentials::of(dir)?;
     // The store is locked before the port is tried, so a second start on the same
-    // directory fails with that reason.
+    // directory fails with that reason. Only the process with the store makes an access key.
     let store = open_store(&config, NAME)?;
+    let (user, file) = credentials::of(dir)?;
     let cluster = Cluster::of_users(&config, std::slice::from_ref(&user))?;
+    start(args, config, cluster, store, |address, admin| {
+        introduce(dir, &args.region, address, admin, &user, file.as_deref())
+    })
+}
+
+/// Serves until SIGTERM or SIGINT. `introduce` prints the facts that a user needs at the start. It
+/// gets the addresses of the service and of the page for a browser.
+fn start(
+    args: &Args,
+    mut config: Config,
+    cluster: Cluster,
+    store: Option<Store>,
+    introduce: impl FnOnce(SocketAddr, Option<SocketAddr>) -> io::Result<()>,
+) -> anyhow::Result<()> {
     let address = free_address(args.listen)?;
     config.service.address = address.into();
     let listener = admin_listener(args.admin_listen)?;
@@ -114,16 +129,8 @@ fn run_store(args: &Args, dir: &Path) -> anyhow::Result<()> {
     config.service.cors_origins = admin.iter().flat_map(origins).collect();
     let server = Server::open(config, NAME, cluster, store, None)?;
     until_stopped(server, listener, || {
-        let introduction = Introduction {
-            dir,
-            region: &args.region,
-            address,
-            admin,
-            user: &user,
-            file: file.as_deref(),
-        };
         // A closed standard output is no error.
-        let _ = introduction.print();
+        let _ = introduce(address, admin);
     })
 }
 
@@ -188,63 +195,51 @@ fn free_address(wanted: SocketAddr) -> anyhow::Result<SocketAddr> {
     Ok(SocketAddr::new(wanted.ip(), port))
 }
 
-/// The facts that a user needs at the start.
-struct Introduction<'a> {
-    dir: &'a Path,
-    region: &'a str,
+/// Prints the addresses, the key, and commands to paste. `file` has the key; `None` if the
+/// environment has it.
+fn introduce(
+    dir: &Path,
+    region: &str,
     address: SocketAddr,
     admin: Option<SocketAddr>,
-    user: &'a Credential,
-    /// The file with the access key; `None` if the environment has it.
-    file: Option<&'a Path>,
-}
-
-impl Introduction<'_> {
-    /// Prints the addresses, the key, and commands to paste.
-    fn print(&self) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        let dir = self.dir.display();
-        let region = self.region;
-        let address = self.address;
-        writeln!(out, "Serving {dir} at http://{address}")?;
-        if let Some(admin) = self.admin {
-            writeln!(out, "A page for a browser is at http://{admin}")?;
-        }
-        write!(
-            out,
-            "\n  \
-             export AWS_ENDPOINT_URL=http://{address}\n  \
-             export AWS_DEFAULT_REGION={region}\n"
-        )?;
-        let Credential {
-            access_key,
-            secret_key,
-            ..
-        } = self.user;
-        match self.file {
-            None => {
-                writeln!(
-                    out,
-                    "  (with the access key {access_key:?} of the environment)"
-                )?;
-            }
-            Some(path) => {
-                writeln!(out, "  export AWS_ACCESS_KEY_ID={access_key}")?;
-                writeln!(out, "  export AWS_SECRET_ACCESS_KEY={secret_key}")?;
-                writeln!(out, "  (kept in {})", path.display())?;
-            }
-        }
-        let user = "\"$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY\"";
-        let curl = format!("curl --aws-sigv4 aws:amz:{region}:s3 -u {user}");
-        write!(
-            out,
-            "\n  {curl} -X PUT $AWS_ENDPOINT_URL/first\n  \
-             {curl} -T /etc/os-release \\\n      \
-             -H 'x-amz-content-sha256: UNSIGNED-PAYLOAD' $AWS_ENDPOINT_URL/first/file\n  \
-             {curl} $AWS_ENDPOINT_URL/first/file\n  \
-             aws --endpoint-url $AWS_ENDPOINT_URL s3 ls s3://first\n\n\
-             Ctrl-C ends it.\n"
-        )?;
-        out.flush()
+    user: &Credential,
+    file: Option<&Path>,
+) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "Serving {} at http://{address}", dir.display())?;
+    if let Some(admin) = admin {
+        writeln!(out, "A page for a browser is at http://{admin}")?;
     }
+    write!(
+        out,
+        "\n  \
+         export AWS_ENDPOINT_URL=http://{address}\n  \
+         export AWS_DEFAULT_REGION={region}\n"
+    )?;
+    let access_key = &user.access_key;
+    match file {
+        None => {
+            writeln!(
+                out,
+                "  (with the access key {access_key:?} of the environment)"
+            )?;
+        }
+        Some(path) => {
+            writeln!(out, "  export AWS_ACCESS_KEY_ID={access_key}")?;
+            writeln!(out, "  export AWS_SECRET_ACCESS_KEY={}", user.secret_key)?;
+            writeln!(out, "  (kept in {})", path.display())?;
+        }
+    }
+    let user = "\"$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY\"";
+    let curl = format!("curl --aws-sigv4 aws:amz:{region}:s3 -u {user}");
+    write!(
+        out,
+        "\n  {curl} -X PUT $AWS_ENDPOINT_URL/first\n  \
+         {curl} -T /etc/os-release \\\n      \
+         -H 'x-amz-content-sha256: UNSIGNED-PAYLOAD' $AWS_ENDPOINT_URL/first/file\n  \
+         {curl} $AWS_ENDPOINT_URL/first/file\n  \
+         aws --endpoint-url $AWS_ENDPOINT_URL s3 ls s3://first\n\n\
+         Ctrl-C ends it.\n"
+    )?;
+    out.flush()
 }

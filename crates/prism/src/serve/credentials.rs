@@ -1,14 +1,11 @@
 //! The one user of `prism serve`: from the environment, or made once and stored in DIR.
 
 use std::env;
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use prism_common::random;
-use prism_config::{Credential, S3};
+use prism_config::{Credential, CredentialFile, S3, write_private};
 
 use super::dir;
 
@@ -53,25 +50,14 @@ fn from_environment() -> anyhow::Result<Option<Credential>> {
     Ok(Some(given))
 }
 
-/// Writes a new key, unless another process has just written one: then that one counts.
-fn make(path: &Path) -> io::Result<()> {
-    let access_key = random::hex(ACCESS_BYTES)?.to_uppercase();
-    let secret_key = random::hex(SECRET_BYTES)?;
-    let unfinished = path.with_extension(format!("toml.{}", random::hex(ACCESS_BYTES)?));
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&unfinished)?;
-    writeln!(file, "[[credential]]")?;
-    writeln!(file, "access_key = \"{access_key}\"")?;
-    writeln!(file, "secret_key = \"{secret_key}\"")?;
-    writeln!(file, "admin = true")?;
-    file.sync_all()?;
-    let named = fs::hard_link(&unfinished, path);
-    fs::remove_file(&unfinished)?;
-    match named {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
-    }
+/// Writes a new key.
+fn make(path: &Path) -> anyhow::Result<()> {
+    let credential = Credential {
+        access_key: random::hex(ACCESS_BYTES)?.to_uppercase(),
+        secret_key: random::hex(SECRET_BYTES)?,
+        admin: Some(true),
+        buckets: None,
+    };
+    let text = CredentialFile::text(vec![credential])?;
+    Ok(write_private(path, &text)?)
 }

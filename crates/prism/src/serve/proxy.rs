@@ -2,7 +2,7 @@
 
 use std::fs::DirBuilder;
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,8 +11,7 @@ use anyhow::{Context, bail};
 use prism_config::Upstream;
 use prism_membership::Cluster;
 
-use super::{Args, NAME, admin_listener, configuration, free_address};
-use crate::node::{Server, until_stopped};
+use super::{Args, NAME, configuration, start};
 
 /// The longest wait for a server that is tried at the start.
 const TRIED_FOR: Duration = Duration::from_millis(300);
@@ -36,14 +35,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     );
     prism_process::log::init(&config.log, false)?;
     let cluster = Cluster::of_users(&config, &[])?;
-    let address = free_address(args.listen)?;
-    config.service.address = address.into();
-    let listener = admin_listener(args.admin_listen)?;
-    let admin = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-    let server = Server::open(config, NAME, cluster, None, None)?;
-    until_stopped(server, listener, || {
-        // A closed standard output is no error.
-        let _ = introduce(args, address, admin, &directory.0);
+    start(args, config, cluster, None, |address, admin| {
+        introduce(args, address, admin, &directory.0)
     })
 }
 
