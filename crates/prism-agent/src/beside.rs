@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prism_common::supervise::supervise;
+use prism_process::Stops;
 use prism_process::notify::Beat;
 use prism_process::pages::serve as serve_pages;
 use prism_switch::Leases;
@@ -51,12 +52,8 @@ pub(crate) fn serve(shared: Arc<Shared>, beside: Beside) -> anyhow::Result<()> {
         .spawn(move || {
             runtime.block_on(async {
                 use tokio::signal::unix::{SignalKind, signal};
-                let signals = (
-                    signal(SignalKind::terminate()),
-                    signal(SignalKind::interrupt()),
-                    signal(SignalKind::hangup()),
-                );
-                let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hang_up)) = signals else {
+                let signals = (Stops::follow(), signal(SignalKind::hangup()));
+                let (Ok(mut stops), Ok(mut hang_up)) = signals else {
                     return;
                 };
                 for news in shared.observed.clone() {
@@ -69,8 +66,7 @@ pub(crate) fn serve(shared: Arc<Shared>, beside: Beside) -> anyhow::Result<()> {
                     }
                 };
                 tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
+                    () = stops.asked() => {}
                     () = show_pages => {}
                     () = reload.follow(&mut hang_up, &shared) => {}
                     () = secrets::follow(&shared) => {}

@@ -22,7 +22,6 @@ use crate::secrets;
 use crate::shared::{Pauses, Shared};
 use crate::tables::{
     addresses, lease_keys, leases_of, nodes, nodes_at_start, switch_config, update_tables,
-    with_interfaces,
 };
 
 /// The directory of state without one from systemd.
@@ -64,13 +63,12 @@ pub fn run(args: &Args, version: &'static str) -> anyhow::Result<()> {
     let role = Role::of(settings, args.host.as_deref())?;
     let directories = nodes_at_start(&config, settings.mode)?;
     let secrets = secrets::read(&config).context("switch.key_file")?;
-    let tables = SwitchConfig {
-        copies: role.own().collect(),
-        ..switch_config(&config, settings, &directories, &secrets)?
-    };
     let mut ways = Ways::default();
     let interfaces = ways.look(&directories);
-    let tables = with_interfaces(tables, &interfaces);
+    let tables = SwitchConfig {
+        copies: role.own().collect(),
+        ..switch_config(&config, settings, &directories, &secrets, &interfaces)?
+    };
     let switch = load(&tables)?;
     tell_of(settings, &role);
     let leases = Arc::new(leases_of(&tables, &directories));

@@ -39,12 +39,14 @@ pub(crate) fn addresses(directories: &[Directory]) -> impl Iterator<Item = Vec<I
     all.map(|(_, host)| host.address.iter().collect())
 }
 
-/// The tables of the switch. `directories` are those of the services.
+/// The tables of the switch. `directories` are those of the services, and `interfaces` lead to
+/// nodes.
 pub(crate) fn switch_config(
     config: &ConfigFile,
     settings: &prism_config::Switch,
     directories: &[Directory],
     secrets: &Secrets,
+    interfaces: &Interfaces,
 ) -> anyhow::Result<SwitchConfig> {
     let node = |addr, tenant, roles| NodeConfig {
         addr,
@@ -97,6 +99,7 @@ pub(crate) fn switch_config(
         interfaces: settings.interfaces.clone(),
         xdp: settings.mode == HookMode::Xdp,
         control: settings.control.iter().collect(),
+        control_interfaces: interfaces.clone().unwrap_or_default(),
         services,
         nodes: others.chain(nodes.into_values()).chain(own).collect(),
         senders,
@@ -249,14 +252,6 @@ pub(crate) fn lease_keys(tables: &SwitchConfig, directories: &[Directory]) -> Ve
     keys.collect()
 }
 
-/// The tables with the interfaces that lead to nodes.
-pub(crate) fn with_interfaces(tables: SwitchConfig, interfaces: &Interfaces) -> SwitchConfig {
-    SwitchConfig {
-        control_interfaces: interfaces.clone().unwrap_or_default(),
-        ..tables
-    }
-}
-
 /// Gives the switch these nodes and their keys. Returns its tables; a failure is logged.
 pub(crate) fn update_tables(
     agent: &mut Agent<'_>,
@@ -270,8 +265,7 @@ pub(crate) fn update_tables(
         .as_ref()
         .context("there is no section [switch]");
     let updated = settings
-        .and_then(|settings| switch_config(config, settings, directories, secrets))
-        .map(|tables| with_interfaces(tables, interfaces))
+        .and_then(|settings| switch_config(config, settings, directories, secrets, interfaces))
         .and_then(|tables| {
             agent.update_tables(&tables)?;
             Ok(tables)

@@ -1,5 +1,6 @@
 //! Nodes and the switch by the names that operators give.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::model::{Config, Node};
@@ -56,6 +57,21 @@ impl<S> Config<S> {
             return Err(UnknownName::Switch(self.shown_file()));
         }
         Ok(None)
+    }
+
+    /// The addresses at which the agent of the switch shows its pages, the likeliest one first;
+    /// none without a switch, and if it shows none.
+    pub fn switch_pages(&self) -> Vec<SocketAddr> {
+        let (Some(listen), Some(switch)) = (self.admin.switch_listen, &self.switch) else {
+            return Vec::new();
+        };
+        if !listen.ip().is_unspecified() {
+            return vec![listen];
+        }
+        let control = switch.control.hosts.iter();
+        let mut all: Vec<_> = control.map(|ip| (ip, listen.port()).into()).collect();
+        all.sort_by_key(|address: &SocketAddr| address.is_ipv4() != listen.is_ipv4());
+        all
     }
 }
 

@@ -77,17 +77,8 @@ fn all_ways(config: &Config) -> Vec<StateSource> {
             false => nodes.push(listen),
         }
     }
-    let switch = config.admin.switch_listen.zip(config.switch.as_ref());
-    let switch = switch.into_iter().flat_map(|(listen, switch)| {
-        let at = |ip: IpAddr| SocketAddr::new(ip, listen.port());
-        if listen.ip().is_unspecified() {
-            switch.control.hosts.iter().map(at).collect()
-        } else {
-            vec![listen]
-        }
-    });
-    let nodes = nodes.into_iter();
-    here.chain(nodes.chain(switch).map(StateSource::Http))
+    nodes.extend(config.switch_pages());
+    here.chain(nodes.into_iter().map(StateSource::Http))
         .collect()
 }
 

@@ -124,17 +124,13 @@ fn hosts(config: &Config) -> anyhow::Result<Vec<AskedSwitch>> {
         name: host.name.clone(),
         at: host.address.iter().map(at).collect(),
     });
-    Ok(match (listen.ip().is_unspecified(), switch.hosts.len()) {
-        (false, _) => vec![AskedSwitch {
-            name: "this host".into(),
-            at: vec![listen],
-        }],
-        (true, 0) => vec![AskedSwitch {
-            name: "switch".into(),
-            at: switch.control.hosts.iter().map(at).collect(),
-        }],
-        (true, _) => pair.collect(),
-    })
+    let name = match listen.ip().is_unspecified() {
+        true if !switch.hosts.is_empty() => return Ok(pair.collect()),
+        true => "switch".into(),
+        false => "this host".into(),
+    };
+    let at = config.switch_pages();
+    Ok(vec![AskedSwitch { name, at }])
 }
 
 async fn ask(addresses: &[SocketAddr]) -> Answer {

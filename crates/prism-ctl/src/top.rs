@@ -5,9 +5,9 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use prism_figures::{ClusterHealth, NodeState, RequestTally, State, alerts};
+use prism_process::Stops;
 use rustix::termios::tcgetwinsize;
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::reach::Common;
 use crate::servers;
@@ -147,8 +147,7 @@ pub(crate) fn run(args: &TopArgs, common: &Common) -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
+        let mut stops = Stops::follow()?;
         // The first look fails before the terminal is changed.
         let (first, _) = ways.state().await?;
         let showing = async {
@@ -178,8 +177,7 @@ pub(crate) fn run(args: &TopArgs, common: &Common) -> anyhow::Result<()> {
         // Dropping `showing` restores the terminal.
         tokio::select! {
             shown = showing => shown,
-            _ = interrupt.recv() => Ok(()),
-            _ = terminate.recv() => Ok(()),
+            () = stops.asked() => Ok(()),
         }
     })
 }

@@ -11,8 +11,10 @@ pub mod log;
 mod metrics;
 pub mod notify;
 pub mod pages;
+mod stops;
 
 pub use admin::{ask, printable};
 pub use fetch::fetch;
 pub use latest::Latest;
 pub use metrics::{Metric, Value, build_info, render};
+pub use stops::Stops;

@@ -23,7 +23,6 @@ mod server;
 mod service;
 mod spans;
 mod state;
-mod stops;
 mod successor;
 mod upstreams;
 mod worker;

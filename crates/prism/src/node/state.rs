@@ -92,22 +92,10 @@ fn described(known: NodeFigures, host: Option<&Host>) -> Value {
 
 /// The figures of the switch, if its agent's admin address is in reach of other hosts.
 async fn switch(config: &Config) -> Value {
-    let (Some(settings), Some(mut address)) = (&config.switch, config.admin.switch_listen) else {
+    let address = config.switch_pages().into_iter().next();
+    let Some(address) = address.filter(|address| !address.ip().is_loopback()) else {
         return Value::Null;
     };
-    if address.ip().is_loopback() {
-        return Value::Null;
-    }
-    if address.ip().is_unspecified() {
-        match settings
-            .control
-            .of(address.ip())
-            .or(settings.control.iter().next())
-        {
-            Some(control) => address.set_ip(control.ip()),
-            None => return Value::Null,
-        }
-    }
     match fetch(address, "/state").await {
         Ok(mut state) => state.get_mut("switch").map(Value::take).unwrap_or_default(),
         Err(error) => json!({ "error": format!("{address}: {error}") }),

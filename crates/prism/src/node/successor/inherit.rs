@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use prism_handoff::succession::Parked;
+use prism_process::Stops;
 use prism_proto::succession::{Message, VERSIONS};
 use serde::Deserialize;
 
 use super::link::{Link, receive_bytes};
 use crate::node::server::Server;
-use crate::node::stops::Stops;
 
 /// The longest wait for the predecessor's next message before it says go. A predecessor with a
 /// store first lets its answers end.

@@ -14,13 +14,13 @@ use prism_config::{Running, seconds};
 use prism_gateway::{CLOSED_IN, Farewells, PASSED_IN};
 use prism_handoff::Process;
 use prism_handoff::succession::Parked;
+use prism_process::Stops;
 use prism_proto::succession::{Action, Event, Message, Predecessor};
 use prism_service::Stage;
 use tokio::time::Instant;
 
 use super::link::{Link, WatchedLink};
 use crate::node::server::Server;
-use crate::node::stops::Stops;
 
 /// The longest time in which a successor loads its configuration.
 const PREPARED_IN: Duration = Duration::from_secs(60);

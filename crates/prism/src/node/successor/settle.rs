@@ -4,11 +4,11 @@
 use std::io;
 
 use prism_config::Config;
+use prism_process::Stops;
 use prism_proto::succession::{Action, Event};
 
 use super::Inheritance;
 use super::predecessor::{ANSWERED_IN, Estate, READY_IN};
-use crate::node::stops::Stops;
 
 impl Estate {
     /// Goes on where [`super::PassedOn::Closing`] has ended, now that the store is closed. Returns

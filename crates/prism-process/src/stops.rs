@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Both signals, and whether one has come.
 #[derive(Debug)]
-pub(crate) struct Stops {
+pub struct Stops {
     terminate: Signal,
     interrupt: Signal,
     is_asked: bool,
@@ -17,7 +17,10 @@ pub(crate) struct Stops {
 
 impl Stops {
     /// Follows the signals from now on. Needs a runtime.
-    pub(super) fn follow() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn follow() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -26,7 +29,7 @@ impl Stops {
     }
 
     /// Resolves once the process is asked to stop, and whenever it is awaited after that.
-    pub(super) async fn asked(&mut self) {
+    pub async fn asked(&mut self) {
         if !self.is_asked {
             tokio::select! {
                 _ = self.terminate.recv() => {}
