@@ -14,32 +14,22 @@ const PREFIX: &str = "/.well-known/acme-challenge/";
 /// The answers to the challenges of the order that is under way.
 pub struct Challenges(watch::Receiver<Arc<ClusterRecords>>);
 
-/// The answer to a request for a path below `/.well-known/acme-challenge/`.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// The proof.
-    Proof(Vec<u8>),
-    /// No order under way has this challenge.
-    Unknown,
-}
-
 impl Challenges {
     /// The challenges of a cluster; `None` if its state is not in etcd.
     pub fn of(cluster: &Cluster) -> Option<Self> {
         cluster.follow().map(Self)
     }
 
-    /// The answer to a request for `path`; `None` if it is no path of a challenge.
-    pub fn answer(&self, path: &str) -> Option<Answer> {
+    /// The status and the body of the answer to a request for `path`: the proof, or 404 if no order
+    /// under way has this challenge. `None` if it is no path of a challenge.
+    pub fn answer(&self, path: &str) -> Option<(u16, Vec<u8>)> {
         let name = path.strip_prefix(PREFIX)?;
-        if !is_token(name) {
-            return Some(Answer::Unknown);
-        }
         let known = self.0.borrow();
-        let record = known.acme.get(&token(name));
-        Some(record.map_or(Answer::Unknown, |record| {
-            Answer::Proof(record.value.to_vec())
-        }))
+        let record = known.acme.get(&token(name)).filter(|_| is_token(name));
+        Some(match record {
+            Some(record) => (200, record.value.to_vec()),
+            None => (404, b"no challenge of this name\n".to_vec()),
+        })
     }
 }
 
@@ -68,9 +58,9 @@ mod tests {
         let (_sender, receiver) = watch::channel(Arc::new(known));
         let challenges = Challenges(receiver);
         let answer = |rest: &str| challenges.answer(&format!("{PREFIX}{rest}")).unwrap();
-        assert_eq!(answer("abc"), Answer::Proof(b"abc.proof".to_vec()));
+        assert_eq!(answer("abc"), (200, b"abc.proof".to_vec()));
         for other in ["", "ab", "../account", "..%2faccount", "abc/"] {
-            assert_eq!(answer(other), Answer::Unknown, "{other}");
+            assert_eq!(answer(other).0, 404, "{other}");
         }
         assert_eq!(challenges.answer("/bucket/key"), None);
         assert_eq!(challenges.answer("/.well-known/acme-challenge"), None);

@@ -21,6 +21,6 @@ mod order;
 mod records;
 mod schedule;
 
-pub use challenges::{Answer, Challenges};
+pub use challenges::Challenges;
 pub use keeper::Keeper;
 pub use records::{Issued, OrderFailure, RENEW, SOURCE, due_s, failure, issued, orderer};

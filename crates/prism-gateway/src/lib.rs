@@ -34,7 +34,7 @@ mod session;
 mod short;
 mod threshold;
 
-pub use challenge::{ChallengeAnswer, Challenges};
+pub use challenge::Challenges;
 pub use connections::{Connections, Seen, UnderWay};
 pub use gateway::{Gateway, Neighbour, Parts, Shared};
 pub use https::Https;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_config::{Config, Running, Tls};
-use prism_gateway::{ChallengeAnswer, Challenges, Gateway, Parts, Shared};
+use prism_gateway::{Challenges, Gateway, Parts, Shared};
 use prism_handoff::{Endpoint, EndpointConfig, Process};
 use prism_http::{Limits, ResponseHead};
 use prism_service::{Link, Orders, Peers, RequestCounters, Requests};
@@ -190,10 +190,8 @@ fn a_challenge_is_answered_before_a_redirect_and_before_the_service() {
     };
     let challenges = || -> Option<Challenges> {
         Some(Box::new(|path| match path {
-            "/.well-known/known" => Some(ChallengeAnswer::Proof(b"proof".to_vec())),
-            path => path
-                .starts_with("/.well-known/")
-                .then_some(ChallengeAnswer::Unknown),
+            "/.well-known/known" => Some((200, b"proof".to_vec())),
+            path => path.starts_with("/.well-known/").then(|| (404, Vec::new())),
         }))
     };
     let ask = |config, challenges, target: &str| {

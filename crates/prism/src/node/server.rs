@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Instant;
 
 use anyhow::Context;
-use prism_acme::{Answer, Keeper};
+use prism_acme::Keeper;
 use prism_config::{
     AccessLogFormat, Config, CongestionWindow, HandOffMethod, HookMode, Peers, Running, seconds,
 };
 use prism_core::{Core, Observed, StoreReport};
-use prism_gateway::{ChallengeAnswer, Challenges, Https, Neighbour, Parts};
+use prism_gateway::{Challenges, Https, Neighbour, Parts};
 use prism_handoff::{
     ClientBounds, ClientLimits, EndpointConfig, Method, NewcomerLimits, Peer, SigningKey,
     SwitchAddress,
@@ -319,13 +319,7 @@ pub(super) fn client_bounds(config: &Config) -> ClientBounds {
 fn challenges(config: &Config, cluster: &Cluster) -> Option<Challenges> {
     config.service.acme.as_ref()?;
     let challenges = prism_acme::Challenges::of(cluster)?;
-    Some(Box::new(move |path| {
-        let answer = challenges.answer(path)?;
-        Some(match answer {
-            Answer::Proof(proof) => ChallengeAnswer::Proof(proof),
-            Answer::Unknown => ChallengeAnswer::Unknown,
-        })
-    }))
+    Some(Box::new(move |path| challenges.answer(path)))
 }
 
 /// The place of the access log.
