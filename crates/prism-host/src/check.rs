@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use prism_config::ConfigFile;
 
 use crate::doctor::ended;
-use crate::faults::{TraceFault, effect_of_missing, faults_of_host};
+use crate::faults::{effect_of_missing, faults_of_host};
 
 mod summary;
 
@@ -30,14 +30,14 @@ pub struct Args {
     diff: Option<PathBuf>,
 }
 
-/// Runs the command. `trace_fault` is the program's.
+/// Runs the command.
 ///
 /// # Errors
 /// The configuration has a fault.
-pub fn run(args: Args, trace_fault: TraceFault) -> Result<()> {
+pub fn run(args: Args) -> Result<()> {
     let (config, doubtful) = ConfigFile::load_with_warnings(&args.config)?;
     if let Some(name) = &args.node {
-        let mut faults = faults_of_host(&config, name, trace_fault)?;
+        let mut faults = faults_of_host(&config, name)?;
         for part in config.parts() {
             faults.extend(part.node(name).iter().flat_map(|node| ended(&part, node)));
         }

@@ -20,7 +20,7 @@ use prism_config::ConfigFile;
 
 pub(crate) use self::certificates::ended;
 use self::finding::{Finding, HostPart, State, Subject};
-use crate::faults::{TraceFault, faults_of_host};
+use crate::faults::faults_of_host;
 
 /// Report what this host lacks to run Prism, and how to fix it.
 ///
@@ -39,15 +39,14 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the command, and ends the process if something is missing. `trace_fault` is the
-/// program's.
+/// Runs the command, and ends the process if something is missing.
 ///
 /// # Errors
 /// The configuration cannot be read.
-pub fn run(args: Args, trace_fault: TraceFault) -> Result<()> {
+pub fn run(args: Args) -> Result<()> {
     let mut findings = Vec::new();
     let part = match (&args.config, &args.node) {
-        (Some(path), Some(name)) => part_of(path, name, trace_fault, &mut findings)?,
+        (Some(path), Some(name)) => part_of(path, name, &mut findings)?,
         _ => HostPart {
             is_switch: true,
             is_node: true,
@@ -71,15 +70,10 @@ pub fn run(args: Args, trace_fault: TraceFault) -> Result<()> {
     Ok(())
 }
 
-fn part_of(
-    path: &Path,
-    name: &str,
-    trace_fault: TraceFault,
-    findings: &mut Vec<Finding>,
-) -> Result<HostPart> {
+fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<HostPart> {
     let config = ConfigFile::load(path)?;
     let node = config.node_or_switch(name)?;
-    let faults = faults_of_host(&config, name, trace_fault)?;
+    let faults = faults_of_host(&config, name)?;
     let subject = Subject("configuration");
     let missing = |fault| subject.missing(fault, "see docs/install.md");
     findings.extend(faults.into_iter().map(missing));

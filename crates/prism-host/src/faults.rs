@@ -5,10 +5,6 @@ use prism_config::{Config, ConfigFile, Node, Peers, Trace};
 use prism_pki::Identity;
 use prism_sys::process::with_causes;
 
-/// The fault of a configuration that wants spans to be sent by a program that cannot. Only the
-/// program itself knows what it can do.
-pub type TraceFault = fn(&Trace) -> Option<String>;
-
 /// The effect of a family of the service that `node` has no address of.
 pub(crate) fn effect_of_missing(family: &str, node: &Node) -> String {
     if node.is_backend() {
@@ -19,18 +15,14 @@ pub(crate) fn effect_of_missing(family: &str, node: &Node) -> String {
 }
 
 /// The things that the node or switch `name` lacks on this machine, for all its services.
-pub(crate) fn faults_of_host(
-    config: &ConfigFile,
-    name: &str,
-    trace_fault: TraceFault,
-) -> Result<Vec<String>> {
+pub(crate) fn faults_of_host(config: &ConfigFile, name: &str) -> Result<Vec<String>> {
     let parts = match config.node_or_switch(name)? {
         Some(_) => config.parts_at(name),
         None => config.parts(),
     };
     let mut all: Vec<String> = Vec::new();
     for part in parts {
-        for fault in node_faults(&part, name, trace_fault)? {
+        for fault in node_faults(&part, name)? {
             if !all.contains(&fault) {
                 all.push(fault);
             }
@@ -43,7 +35,7 @@ pub(crate) fn faults_of_host(
 ///
 /// # Errors
 /// There is no such node.
-pub fn node_faults(config: &Config, name: &str, trace_fault: TraceFault) -> Result<Vec<String>> {
+pub fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
     let mut faults = Vec::new();
     let node = config.node_or_switch(name)?;
     let key_fault = config.switch.as_ref().and_then(|switch| match node {
@@ -75,6 +67,19 @@ pub fn node_faults(config: &Config, name: &str, trace_fault: TraceFault) -> Resu
     Ok(faults)
 }
 
+/// The fault of a configuration that wants spans to be sent by a program that cannot.
+pub fn trace_fault(trace: &Trace) -> Option<String> {
+    trace_fault_of(trace, cfg!(feature = "otlp"))
+}
+
+fn trace_fault_of(trace: &Trace, can_send: bool) -> Option<String> {
+    (trace.is_sent() && !can_send).then(|| {
+        "trace.otlp: this program was built without OTLP; build it with `--features otlp`, or \
+         remove the section [trace]"
+            .into()
+    })
+}
+
 /// The faults of the files by which other nodes know `name`.
 fn identity_faults(peers: &Peers, name: &str) -> Vec<String> {
     let certificate = peers.cert_file(name);
@@ -99,4 +104,22 @@ fn identity_faults(peers: &Peers, name: &str) -> Vec<String> {
         .map(|error| format!("peers: {error}"))
         .into_iter()
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_cannot_send_spans_says_how_to_get_one() {
+        let mut trace = Trace::default();
+        assert_eq!(trace_fault_of(&trace, false), None);
+        trace.otlp = "http://127.0.0.1:4318/v1/traces".into();
+        assert_eq!(trace_fault_of(&trace, true), None);
+        let said = trace_fault_of(&trace, false).unwrap_or_default();
+        assert!(
+            said.starts_with("trace.otlp: ") && said.contains("--features otlp"),
+            "{said}"
+        );
+    }
 }

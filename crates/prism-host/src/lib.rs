@@ -10,4 +10,4 @@ mod faults;
 mod needs;
 pub mod setup;
 
-pub use faults::{TraceFault, node_faults};
+pub use faults::{node_faults, trace_fault};

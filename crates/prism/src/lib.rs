@@ -63,9 +63,9 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Node(args) => node::run(&args),
         Command::Switch(args) => prism_agent::run(&args, VERSION),
-        Command::Check(args) => prism_host::check::run(args, node::spans_fault),
+        Command::Check(args) => prism_host::check::run(args),
         Command::Setup(args) => prism_host::setup::run(&args),
-        Command::Doctor(args) => prism_host::doctor::run(args, node::spans_fault),
+        Command::Doctor(args) => prism_host::doctor::run(args),
         Command::Ctl(args) => return ended(prism_ctl::run(&args)),
         Command::Pki(args) => prism_ctl::pki::run(args),
     };

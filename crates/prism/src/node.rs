@@ -44,7 +44,6 @@ pub(crate) use self::run::until_stopped;
 use self::run::{Ended, serve};
 pub(crate) use self::server::Server;
 use self::server::switch_address;
-pub(crate) use self::spans::fault as spans_fault;
 use self::successor::Inheritance;
 
 /// Serve clients, objects, or both: one node of a cluster.
@@ -75,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let services = config.parts_at(&args.node);
     prism_process::log::init(&config.log, services.len() > 1)?;
     config.known_node(&args.node)?;
-    if let Some(fault) = spans_fault(&config.trace) {
+    if let Some(fault) = prism_host::trace_fault(&config.trace) {
         bail!(fault);
     }
     let notifiers = Notifier::from_environment().of_services(services.len());
@@ -151,7 +150,7 @@ fn run_each(services: Vec<Begun>, args: &Args) -> anyhow::Result<()> {
 /// Asks the running process for its sockets of a service, and has it stop as far as it has to.
 fn take_over(config: &Config, name: &str) -> anyhow::Result<Inheritance> {
     let inheritance = Inheritance::ask(&config.admin_socket(name))?;
-    let faults = prism_host::node_faults(config, name, spans_fault)?;
+    let faults = prism_host::node_faults(config, name)?;
     if !faults.is_empty() {
         bail!(faults.join("\n  "));
     }
