@@ -38,12 +38,13 @@ use prism_membership::{Cluster, OwnStore};
 use prism_process::notify::Notifier;
 use prism_process::pages::bind;
 use prism_store::Store;
+use tokio::sync::watch;
 
 pub(crate) use self::objects::open_store;
 pub(crate) use self::run::until_stopped;
 use self::run::{Ended, serve};
 pub(crate) use self::server::Server;
-use self::server::switch_address;
+use self::server::{signing_key, switch_address};
 use self::successor::Inheritance;
 
 /// Serve clients, objects, or both: one node of a cluster.
@@ -156,10 +157,12 @@ fn take_over(config: &Config, name: &str) -> anyhow::Result<Inheritance> {
     }
     // Without the switch's word no flow can pass to another process.
     let node = config.known_node(name)?;
-    if let Some(switch) = switch_address(config, node)?
-        && let Some(own) = node.address.of(switch.control.ip())
-    {
-        switch.check(own, SWITCH_ANSWERS_IN)?;
+    if let Some(switch) = &config.switch {
+        let key = watch::Sender::new(signing_key(switch, name)?).subscribe();
+        let switch = switch_address(switch, node, key)?;
+        if let Some(own) = node.address.of(switch.control.ip()) {
+            switch.check(own, SWITCH_ANSWERS_IN)?;
+        }
     }
     inheritance.prepared()?;
     Ok(inheritance)

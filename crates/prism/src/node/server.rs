@@ -197,7 +197,12 @@ impl Server {
             peer_port: config.peers.port,
             peers: other_nodes(&core.name, &core.cluster.directory.borrow()),
             identity: self.identity.clone(),
-            switch: self.switch_address(config, &settings)?,
+            switch: match (&config.switch, &self.signing) {
+                (Some(switch), Some(keys)) => {
+                    Some(switch_address(switch, &settings, keys.subscribe())?)
+                }
+                _ => None,
+            },
             placement: core.cluster.placement_digest(config),
             fence: match config.switch.as_ref().map(|switch| switch.mode) {
                 Some(HookMode::Host) => Fence::Host,
@@ -218,21 +223,6 @@ impl Server {
         })
     }
 
-    /// The switch, with the key that this node has at the moment, and those that follow.
-    fn switch_address(
-        &self,
-        config: &Config,
-        node: &prism_config::Node,
-    ) -> anyhow::Result<Option<SwitchAddress>> {
-        let address = switch_address(config, node)?;
-        let signing = self.signing.as_ref();
-        let with_key = |address: SwitchAddress| SwitchAddress {
-            key: signing.map_or_else(|| address.key.clone(), watch::Sender::subscribe),
-            ..address
-        };
-        Ok(address.map(with_key))
-    }
-
     /// Reads the key for commands again. Returns whether it is another one.
     pub(super) fn read_signing_key(&self) -> Result<bool, prism_config::SecretError> {
         let config = self.core.config.now();
@@ -248,30 +238,27 @@ impl Server {
     }
 }
 
-/// The address of the switch for `node`, if there is a switch, and the key for it.
+/// The address of the switch for `node`, and the keys for it.
 pub(super) fn switch_address(
-    config: &Config,
+    switch: &prism_config::Switch,
     node: &prism_config::Node,
-) -> anyhow::Result<Option<SwitchAddress>> {
-    let address = config.switch.as_ref().map(|switch| {
-        let way = switch.control.from_node(&node.address);
-        let (_, control) = way.with_context(|| {
-            format!(
-                "{} ({}) and switch.control ({}) have no family in common; give both an address \
-                 of one",
-                node.name, node.address, switch.control
-            )
-        })?;
-        let key = watch::Sender::new(signing_key(switch, &node.name)?).subscribe();
-        let own = switch.hosts.iter();
-        let own = own.filter_map(|host| host.address.of(control.ip()));
-        anyhow::Ok(SwitchAddress {
-            control,
-            key,
-            hosts: own.map(|own| (own, control.port()).into()).collect(),
-        })
-    });
-    address.transpose()
+    key: watch::Receiver<SigningKey>,
+) -> anyhow::Result<SwitchAddress> {
+    let way = switch.control.from_node(&node.address);
+    let (_, control) = way.with_context(|| {
+        format!(
+            "{} ({}) and switch.control ({}) have no family in common; give both an address \
+             of one",
+            node.name, node.address, switch.control
+        )
+    })?;
+    let own = switch.hosts.iter();
+    let own = own.filter_map(|host| host.address.of(control.ip()));
+    Ok(SwitchAddress {
+        control,
+        key,
+        hosts: own.map(|own| (own, control.port()).into()).collect(),
+    })
 }
 
 /// The key by which the node `name` signs its commands.

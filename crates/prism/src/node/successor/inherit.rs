@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use prism_handoff::succession::Parked;
 use prism_process::Stops;
 use prism_proto::succession::{Message, VERSIONS};
+use rustix::net::RecvFlags;
 use serde::Deserialize;
 
 use super::link::{Link, receive_bytes};
@@ -130,9 +131,12 @@ fn connect(admin_socket: &Path) -> anyhow::Result<Link> {
     let mut len = 0;
     let mut passed = None::<OwnedFd>;
     while !bytes.get(..len).unwrap_or_default().ends_with(b"\n") {
-        readable(&stream)?;
         let room = bytes.get_mut(len..).unwrap_or_default();
-        let (read, socket) = receive_bytes(&stream, room)?;
+        let received = receive_bytes(&stream, room, RecvFlags::empty());
+        let (read, socket) = received.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        })?;
         passed = passed.or(socket);
         len += read;
         if read == 0 {
@@ -155,19 +159,6 @@ fn connect(admin_socket: &Path) -> anyhow::Result<Link> {
              {VERSIONS:?}, which this one speaks; upgrade by way of a release between the two, or \
              restart the node"
         ),
-    }
-}
-
-fn readable(stream: &UnixStream) -> io::Result<()> {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let timeout = Timespec {
-        tv_sec: ANSWER_IN.as_secs().cast_signed(),
-        tv_nsec: 0,
-    };
-    match poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&timeout)) {
-        Ok(0) => Err(io::ErrorKind::TimedOut.into()),
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -141,7 +141,7 @@ pub(crate) fn send_on_stream(
 
 fn receive(socket: impl AsFd, version: u8) -> io::Result<Received> {
     let mut bytes = vec![0; MAX_MESSAGE_BYTES];
-    let (len, passed) = receive_bytes(socket, &mut bytes)?;
+    let (len, passed) = receive_bytes(socket, &mut bytes, RecvFlags::DONTWAIT)?;
     let message = match len {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         len => Message::decode(bytes.get(..len).unwrap_or_default(), version)
@@ -155,10 +155,11 @@ fn receive(socket: impl AsFd, version: u8) -> io::Result<Received> {
 pub(super) fn receive_bytes(
     socket: impl AsFd,
     bytes: &mut [u8],
+    flags: RecvFlags,
 ) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let flags = RecvFlags::CMSG_CLOEXEC | flags;
     let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
     let mut passed = None;
     for message in control.drain() {
