@@ -143,6 +143,12 @@ impl Config {
         self.admin.socket_dir.join(file)
     }
 
+    /// The same of all nodes that run on this host.
+    pub fn sockets_here(&self) -> impl Iterator<Item = PathBuf> {
+        let all = self.nodes.iter().map(|node| self.admin_socket(&node.name));
+        all.filter(|socket| socket.exists())
+    }
+
     /// The address at which node `name` answers HTTP with metrics and health of this part.
     pub fn admin_listen(&self, name: &str) -> Option<SocketAddr> {
         let is_backend = self.node(name).is_some_and(Node::is_backend);

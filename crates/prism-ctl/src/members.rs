@@ -6,12 +6,11 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use prism_cluster::ProgressReport;
 use prism_cluster::{NodeName, Phase, Placing, State, Status};
+use prism_figures::ClusterState;
 use prism_membership::ClusterRecords;
 use prism_membership::etcd::Key;
 use prism_process::ask;
-use serde::Deserialize;
 use serde_json::json;
 
 use crate::placings::{self, names};
@@ -221,28 +220,15 @@ struct Copying {
     bytes: Pace,
 }
 
-/// The fields of a node's survey that are looked at.
-#[derive(Deserialize)]
-struct Survey {
-    backends: Vec<Copier>,
-}
-
-#[derive(Deserialize)]
-struct Copier {
-    catching_up: Option<ProgressReport>,
-}
-
 impl Copying {
     /// The parts that are done, the rate and the time left; empty where no node runs on this host.
     fn details(&mut self, etcd: &Etcd) -> String {
-        let nodes = etcd.config.nodes.iter();
-        let sockets = nodes.map(|node| etcd.config.admin_socket(&node.name));
-        let here = sockets.filter(|socket| socket.exists());
-        let mut answers = here.filter_map(|socket| ask::<Survey>(&socket, "cluster").ok());
-        let Some((survey, _)) = answers.next() else {
+        let here = etcd.config.sockets_here();
+        let mut answers = here.filter_map(|socket| ask::<ClusterState>(&socket, "cluster").ok());
+        let Some((cluster, _)) = answers.next() else {
             return String::new();
         };
-        let reports = survey.backends.into_iter();
+        let reports = cluster.backends.into_iter();
         let reports = reports.filter_map(|backend| backend.catching_up);
         let mut all = 0;
         let mut done = 0;

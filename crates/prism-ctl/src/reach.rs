@@ -88,9 +88,7 @@ impl Common {
         if let Some(name) = name {
             return Ok(config.admin_socket(&config.known_node(name)?.name));
         }
-        let all = config.nodes.iter();
-        let mut sockets = all.map(|node| config.admin_socket(&node.name));
-        let here = sockets.find(|socket| socket.exists());
+        let here = config.sockets_here().next();
         here.with_context(|| {
             format!(
                 "no node of {} runs on this host; run this on the host of one, or start it",

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::bail;
-use prism_config::admin_sockets;
+use prism_config::{Config, admin_sockets};
 use prism_process::ask;
 use serde::Deserialize;
 use serde_json::Value;
@@ -82,11 +82,7 @@ fn sockets(args: &ReloadArgs, common: &Common) -> anyhow::Result<Vec<PathBuf>> {
         sockets.extend(admin_sockets(&parts, name)?);
     }
     if sockets.is_empty() {
-        let all = parts.iter().flat_map(|part| {
-            let nodes = part.nodes.iter();
-            nodes.map(|node| part.admin_socket(&node.name))
-        });
-        sockets.extend(all.filter(|socket| socket.exists()));
+        sockets.extend(parts.iter().flat_map(Config::sockets_here));
     }
     if sockets.is_empty() {
         bail!("no node of the configuration runs on this host; start one");

@@ -58,13 +58,7 @@ impl SourceArgs {
 /// The sockets of this host, the nodes' HTTP addresses, and that of the switch, which knows the
 /// least.
 fn all_ways(config: &Config) -> Vec<StateSource> {
-    let sockets = config
-        .nodes
-        .iter()
-        .map(|node| config.admin_socket(&node.name));
-    let here = sockets
-        .filter(|socket| socket.exists())
-        .map(StateSource::Socket);
+    let here = config.sockets_here().map(StateSource::Socket);
     let mut nodes: Vec<SocketAddr> = Vec::new();
     for node in &config.nodes {
         let Some(listen) = config.admin_listen(&node.name) else {

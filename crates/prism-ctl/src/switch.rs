@@ -75,6 +75,14 @@ pub(crate) fn ask_all(config: &Config) -> anyhow::Result<Vec<(String, Answer)>> 
     Ok(asked.collect())
 }
 
+/// The switches that have answered.
+pub(crate) fn known(answers: &[(String, Answer)]) -> impl Iterator<Item = &SwitchState> {
+    let known = answers
+        .iter()
+        .filter_map(|(_, answer)| answer.as_ref().ok());
+    known.map(|(switch, _)| switch)
+}
+
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build()
@@ -95,12 +103,8 @@ fn status(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     } else {
         out.write_all(shown(&report, Paint::of_stdout()).as_bytes())?
     }
-    let known = report.answers.iter();
-    let known = known.filter_map(|(_, answer)| answer.as_ref().ok());
-    let active: Vec<&SwitchState> = known
-        .map(|(switch, _)| switch)
-        .filter(|s| s.active)
-        .collect();
+    let known = known(&report.answers);
+    let active: Vec<&SwitchState> = known.filter(|switch| switch.active).collect();
     match active.as_slice() {
         [switch] if switch.nodes_awaited == 0 => Ok(()),
         [switch] => bail!(

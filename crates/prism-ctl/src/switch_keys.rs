@@ -13,7 +13,7 @@ use prism_config::{Config, ControlSecret, MAX_SECRETS, with_name, write_private}
 use prism_figures::{SecretInUse, ServiceKeys};
 
 use crate::reach::Common;
-use crate::switch::{Answer, ask_all};
+use crate::switch::{Answer, ask_all, known};
 
 /// The longest wait for the agent to take a secret.
 const AGENT_WITHIN: Duration = Duration::from_secs(5);
@@ -208,10 +208,7 @@ fn await_agent(config: &Config, services: &[OfService]) -> anyhow::Result<Vec<St
     let newest: Vec<_> = newest.collect();
     loop {
         let answers = ask_all(config)?;
-        for (switch, _) in answers
-            .iter()
-            .filter_map(|(_, answer)| answer.as_ref().ok())
-        {
+        for switch in known(&answers) {
             let uses = |(service, id): &(String, String)| {
                 let keys = switch.keys.iter().find(|keys| keys.service == *service);
                 let first = keys.and_then(|keys| keys.secrets.first());
@@ -259,14 +256,11 @@ fn finish(mut services: Vec<OfService>, force: bool, out: &mut impl Write) -> an
 
 /// The nodes whose lease is by a key of an old secret.
 fn left_behind(answers: &[(String, Answer)]) -> anyhow::Result<BTreeSet<String>> {
-    let known = answers
-        .iter()
-        .filter_map(|(_, answer)| answer.as_ref().ok());
-    let active: Vec<_> = known.filter(|(switch, _)| switch.active).collect();
+    let active: Vec<_> = known(answers).filter(|switch| switch.active).collect();
     if active.is_empty() {
         bail!("no active switch answers, so it is not known which keys are in use; use --force");
     }
-    let keys = active.iter().flat_map(|(switch, _)| &switch.keys);
+    let keys = active.iter().flat_map(|switch| &switch.keys);
     let old = keys.flat_map(|keys| keys.secrets.iter().skip(1));
     Ok(old.flat_map(|old| old.nodes.iter().cloned()).collect())
 }
