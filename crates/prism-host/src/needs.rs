@@ -22,6 +22,7 @@ use prism_config::{ConfigFile, HookMode, Node, ServiceAddrs, Switch};
 pub(crate) use self::change::{HostChange, changes};
 pub(crate) use self::check::{NeedOutcome, check};
 pub(crate) use self::files::Root;
+pub(crate) use self::live::interfaces;
 
 /// One fact about a host that its role in the cluster needs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::finding::{Finding, HostPart, Subject, read};
+use crate::needs::interfaces;
 
 /// The settings of each interface of this network namespace.
 const SETTINGS: &str = "/proc/sys/net/ipv4/conf";
@@ -15,15 +16,6 @@ pub(super) fn examine(part: &HostPart) -> Vec<Finding> {
     findings
 }
 
-/// Names of the directories in `path`.
-fn names(path: &str) -> Vec<String> {
-    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    names
-}
-
 /// conntrack sees bridged packets that pass through iptables.
 fn bridge_filter() -> Finding {
     let subject = Subject("bridge-nf");
@@ -33,7 +25,7 @@ fn bridge_filter() -> Finding {
     }
     let mend = "sysctl -w net.bridge.bridge-nf-call-iptables=0";
     let is_bridge = |name: &String| Path::new(INTERFACES).join(name).join("bridge").exists();
-    let bridges: Vec<String> = names(INTERFACES).into_iter().filter(is_bridge).collect();
+    let bridges: Vec<String> = interfaces().into_iter().filter(is_bridge).collect();
     if bridges.is_empty() {
         return subject.good("on, but this host has no bridge");
     }
@@ -63,7 +55,7 @@ fn mtu(part: &HostPart) -> Finding {
         (is_up && name != "lo").then_some(mtu)
     };
     let wanted = if part.interfaces.is_empty() {
-        names(INTERFACES)
+        interfaces()
     } else {
         part.interfaces.clone()
     };

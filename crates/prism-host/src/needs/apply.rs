@@ -149,9 +149,7 @@ fn apply_one(root: &Root, record: &mut AppliedChanges, change: &HostChange) -> R
         return Ok(false);
     }
     match change {
-        HostChange::File { path, text } => {
-            files::write_whole(&root.path(path), text)?;
-        }
+        HostChange::File { path, text } => files::write_whole(&root.path(path), text)?,
         _ => live::make(change)?,
     }
     Ok(true)

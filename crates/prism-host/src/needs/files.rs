@@ -72,13 +72,10 @@ pub(super) fn read_bounded(path: &Path) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Writes a file that all may read, as a whole or not at all. Makes its directory, and returns
-/// the topmost directory that was missing.
-pub(super) fn write_whole(path: &Path, text: &str) -> Result<Option<PathBuf>> {
+/// Writes a file that all may read, as a whole or not at all. Makes its directory.
+pub(super) fn write_whole(path: &Path, text: &str) -> Result<()> {
     let doing = || format!("cannot write {}", path.display());
     let directory = path.parent().with_context(doing)?;
-    let missing = directory.ancestors().take_while(|above| !above.exists());
-    let made = missing.last().map(Path::to_owned);
     std::fs::create_dir_all(directory).with_context(doing)?;
     let mut name = path.file_name().with_context(doing)?.to_owned();
     name.push(".new");
@@ -88,8 +85,7 @@ pub(super) fn write_whole(path: &Path, text: &str) -> Result<Option<PathBuf>> {
         .and_then(|()| file.write_all(text.as_bytes()))
         .and_then(|()| file.sync_all())
         .and_then(|()| std::fs::rename(&new, path))
-        .with_context(doing)?;
-    Ok(made)
+        .with_context(doing)
 }
 
 /// Removes a file, and its directories up to `made` unless they have other contents.

@@ -89,7 +89,7 @@ fn sysctl_path(name: &str) -> PathBuf {
 }
 
 /// Names of the interfaces of this network namespace.
-pub(super) fn interfaces() -> Vec<String> {
+pub(crate) fn interfaces() -> Vec<String> {
     let entries = std::fs::read_dir(INTERFACES).into_iter().flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut names: Vec<String> = names

@@ -71,7 +71,7 @@ impl AppliedChanges {
 
     pub(super) fn save(&self, root: &Root) -> Result<()> {
         let text = serde_json::to_string_pretty(self)?;
-        files::write_whole(&path(root), &(text + "\n")).map(drop)
+        files::write_whole(&path(root), &(text + "\n"))
     }
 
     pub(super) fn remove(root: &Root) -> Result<()> {
