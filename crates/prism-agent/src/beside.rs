@@ -37,9 +37,7 @@ pub(crate) fn serve(shared: Arc<Shared>, beside: Beside) -> anyhow::Result<()> {
     if let Err(error) = prism_sys::process::raise_open_files() {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = prism_common::runtime()?;
     let Beside {
         control,
         admin,

@@ -18,3 +18,12 @@ pub mod mean;
 pub mod random;
 pub mod supervise;
 pub mod unguessable;
+
+/// A runtime for tasks of the present thread.
+///
+/// # Errors
+/// The kernel gives no more descriptors.
+pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build()
+}

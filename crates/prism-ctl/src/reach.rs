@@ -116,9 +116,7 @@ pub(crate) fn with_etcd_of<T>(
     config: Config,
     work: impl AsyncFnOnce(&Etcd) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = prism_common::runtime()?;
     runtime.block_on(async {
         let ledger = Ledger::new(client(&config)?, Keys::of(&config)?);
         let file = config.shown_file();

@@ -83,10 +83,7 @@ const fn word(health: ClusterHealth) -> (&'static str, Tone) {
 
 fn ask(args: &StatusArgs, common: &Common) -> anyhow::Result<(State, serde_json::Value)> {
     let ways = args.source.ways(common)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(ways.state())
+    prism_common::runtime()?.block_on(ways.state())
 }
 
 /// The whole screen.

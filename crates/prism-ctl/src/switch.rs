@@ -1,6 +1,6 @@
 //! `prism ctl switch`: the switches of a cluster, each as its own agent sees it.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, bail};
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &SwitchArgs, common: &Common, out: &mut impl Write) -> a
 
 /// The answers of all switches that may answer here.
 pub(crate) fn ask_all(config: &Config) -> anyhow::Result<Vec<(String, Answer)>> {
-    let runtime = runtime()?;
+    let runtime = prism_common::runtime()?;
     let asked = hosts(config)?.into_iter().map(|host| {
         let answer = runtime.block_on(ask(&host.at));
         (host.name, answer)
@@ -83,17 +83,12 @@ pub(crate) fn known(answers: &[(String, Answer)]) -> impl Iterator<Item = &Switc
     known.map(|(switch, _)| switch)
 }
 
-fn runtime() -> io::Result<tokio::runtime::Runtime> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build()
-}
-
 fn status(common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
     let config = common.load()?;
     let answers = ask_all(&config)?;
     let is_pair = config.switch.as_ref().is_some_and(|s| !s.hosts.is_empty());
     let lag = if is_pair {
-        runtime()?.block_on(lag(&config))
+        prism_common::runtime()?.block_on(lag(&config))
     } else {
         None
     };

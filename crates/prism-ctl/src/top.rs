@@ -143,9 +143,7 @@ impl Drop for Screen {
 pub(crate) fn run(args: &TopArgs, common: &Common) -> anyhow::Result<()> {
     let most = if args.once { Some(1) } else { args.count };
     let ways = args.source.ways(common)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = prism_common::runtime()?;
     runtime.block_on(async {
         let mut stops = Stops::follow()?;
         // The first look fails before the terminal is changed.

@@ -154,9 +154,7 @@ impl Participant {
         };
         let (registry, mut calls) = Registry::new();
         let (_end, ended) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = prism_common::runtime()?;
         let work = move || {
             LocalSet::new().block_on(&runtime, async {
                 tokio::select! {

@@ -155,9 +155,7 @@ fn attend(
     let pages = listener.as_ref().map(TcpListener::try_clone).transpose()?;
     let (to_successors, successors) = mpsc::channel(1);
     let to_successors = may_be_taken_over.then_some(to_successors);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = prism_common::runtime()?;
     runtime.block_on(async {
         let node = &server.core;
         let path = node.config.now().admin_socket(&node.name);

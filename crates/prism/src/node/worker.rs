@@ -37,9 +37,7 @@ pub(super) fn run(
         farewell,
         beat,
     } = reports;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = prism_common::runtime()?;
     LocalSet::new().block_on(&runtime, async {
         let node = &server.core;
         let services = server.core.config.now().service.address.to_string();

@@ -18,9 +18,7 @@ impl Estate {
     /// # Errors
     /// The kernel's, of a runtime.
     pub(crate) fn settle(mut self, mut stops: Stops) -> io::Result<Option<(Config, Inheritance)>> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = prism_common::runtime()?;
         if !runtime.block_on(self.pass_all(&mut stops))? {
             self.end();
             return Ok(None);
