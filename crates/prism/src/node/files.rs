@@ -16,7 +16,7 @@ use super::server::Server;
 /// The interval of looks at the key for the switch.
 const KEY_EVERY: Duration = Duration::from_millis(500);
 
-/// Follows all of them, and has them read again at each `hang_up`. Never returns.
+/// Follows all files, and has them read again at each `hang_up`. Never returns.
 pub(super) async fn follow_files(server: &Server, notifier: &Notifier, hang_up: &mut Signal) {
     let node = &server.core;
     let requests = server.reload_requests.subscribe();
