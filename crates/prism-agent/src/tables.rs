@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use prism_config::{
-    Config, ConfigFile, ControlSecret, HookMode, MAX_SERVICE_ADDRESSES, seconds,
-};
+use prism_config::{Config, ConfigFile, ControlSecret, HookMode, MAX_SERVICE_ADDRESSES, seconds};
 use prism_membership::Directory;
 use prism_proto::control::ControlKey;
 use prism_switch::{

@@ -49,7 +49,7 @@ fn a_batch_that_is_being_written_is_no_fault() {
     let (writing, (begun, has_begun)) = (Mutex::new(()), mpsc::channel());
     thread::scope(|scope| {
         scope.spawn(|| {
-            let _this = writing.lock().unwrap();
+            let _this = writing.lock();
             begun.send(()).unwrap();
             // A disk that takes long to take it.
             thread::sleep(Duration::from_millis(500));

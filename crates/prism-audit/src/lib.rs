@@ -23,12 +23,12 @@ use std::{
     fs,
     io::{self, ErrorKind::NotFound},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
 use prism_common::absent::present;
 
 use journal::{Log, Tail};
+use parking_lot::Mutex;
 pub use tag::LogTag;
 pub use versions::tables;
 
@@ -133,7 +133,7 @@ fn lasting_fault(path: &Path, tag: LogTag, writing: &Mutex<()>) -> io::Result<Op
             Tail::Clean => return Ok(None),
             Tail::Torn { at } | Tail::Damaged { at } => at,
         };
-        let _nobody = writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _nobody = writing.lock();
         if !log.step()? {
             return Ok(Some(at));
         }

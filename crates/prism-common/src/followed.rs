@@ -4,12 +4,10 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
-
-use crate::supervise::locked;
 
 /// Gets a value whenever followed files are to be read again, also if none has changed.
 pub type ReloadRequests = watch::Receiver<()>;
@@ -57,7 +55,7 @@ impl FollowedFiles {
     /// Whether a file has changed since the last look. A file that comes or goes has changed.
     pub fn changed(&self) -> bool {
         let present = stamps(&self.paths);
-        let mut seen = locked(&self.seen);
+        let mut seen = self.seen.lock();
         let before = std::mem::replace(&mut *seen, present);
         *seen != before
     }

@@ -9,11 +9,10 @@
 use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        mpsc::{Receiver, SyncSender, sync_channel},
-    },
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
 };
+
+use parking_lot::Mutex;
 
 /// A queue of items `T`, each answered by an `R`. Each queued item has a waiting thread, so the
 /// number of threads bounds the queue.
@@ -82,7 +81,7 @@ impl<T, R> Group<T, R> {
         });
         let (queued, turns): (Vec<_>, Vec<_>) = queued.unzip();
         let lead = {
-            let mut queue = self.queue();
+            let mut queue = self.queue.lock();
             queue.waiting.extend(queued);
             !std::mem::replace(&mut queue.led, true)
         };
@@ -107,7 +106,7 @@ impl<T, R> Group<T, R> {
         work: &impl Fn(Vec<T>) -> Vec<R>,
     ) {
         let (items, senders): (Vec<_>, Vec<_>) = {
-            let waiting = &mut self.queue().waiting;
+            let waiting = &mut self.queue.lock().waiting;
             let count = how_many(&mut waiting.iter().map(|(item, _)| item));
             waiting.drain(..count.clamp(1, waiting.len())).unzip()
         };
@@ -116,16 +115,11 @@ impl<T, R> Group<T, R> {
         for (sender, answer) in senders.iter().zip(answers) {
             let _ = sender.try_send(Turn::Done(answer));
         }
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         match queue.waiting.front() {
             Some((_, sender)) => drop(sender.try_send(Turn::Lead)),
             None => queue.led = false,
         }
-    }
-
-    /// A panic cannot leave the queue half-changed.
-    fn queue(&self) -> MutexGuard<'_, Queue<T, R>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -110,12 +110,6 @@ pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
 /// borrow the cells that they share for one call only, so all are whole.
 fn caught_once<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| said(&*panic))
-}
-
-/// Locks a mutex, also after a panic: each change under these locks is one call, so the value
-/// is whole.
-pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn said(panic: &(dyn Any + Send)) -> String {

@@ -2,8 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+
+use parking_lot::RwLock;
 
 use crate::model::Config;
 use crate::service::Service;
@@ -27,13 +29,12 @@ impl<S> Running<S> {
 
     /// The present configuration. Requests use [`Running::of_thread`] instead, which takes no lock.
     pub fn now(&self) -> Arc<Config<S>> {
-        let config = self.config.read();
-        config.unwrap_or_else(PoisonError::into_inner).clone()
+        self.config.read().clone()
     }
 
     /// Replaces the configuration.
     pub fn replace(&self, config: Config<S>) {
-        let mut present = self.config.write().unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.config.write();
         *present = Arc::new(config);
         self.version.fetch_add(1, Ordering::Release);
     }

@@ -3,8 +3,8 @@
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -35,14 +35,14 @@ impl<J> Jobs<J> {
     /// Adds a worker. Returns its queue, and whether it is the first.
     pub fn add_worker(&self) -> (mpsc::Receiver<J>, bool) {
         let (sender, receiver) = mpsc::channel(JOBS_MAX);
-        let mut workers = self.workers();
+        let mut workers = self.workers.lock();
         workers.push(sender);
         (receiver, workers.len() == 1)
     }
 
     /// Gives a job to the workers in turn. False: all queues are full, and the job is dropped.
     pub fn submit(&self, mut job: J) -> bool {
-        let workers = self.workers();
+        let workers = self.workers.lock();
         let first = self.next.fetch_add(1, Ordering::Relaxed) % workers.len().max(1);
         let (before, after) = workers.split_at(first);
         for worker in after.iter().chain(before) {
@@ -52,11 +52,6 @@ impl<J> Jobs<J> {
             }
         }
         false
-    }
-
-    /// A poisoned list is still valid, because no holder panics between two changes.
-    fn workers(&self) -> MutexGuard<'_, Vec<mpsc::Sender<J>>> {
-        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prism_cluster::{State, Status, View};
-use prism_common::supervise::locked;
 use tokio::sync::watch;
 
 use crate::Core;
@@ -70,7 +69,7 @@ fn mark_returned_alive(core: &Core, state: &State) {
     for (name, backend) in &state.backends {
         let was_out = before.state().status(name.as_str()) == Some(Status::Out);
         if was_out && backend.status != Status::Out {
-            locked(&core.process.health).lives(name.as_str());
+            core.process.health.lock().lives(name.as_str());
         }
     }
 }

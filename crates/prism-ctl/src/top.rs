@@ -302,7 +302,7 @@ fn rate(rate: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "test code")]
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
     use super::*;
 
     #[test]

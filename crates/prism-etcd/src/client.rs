@@ -1,11 +1,12 @@
 //! The client, and its calls that have one answer.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use data_encoding::BASE64;
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -180,7 +181,7 @@ impl EtcdClient {
             let endpoint = self.endpoint(at)?;
             match self.call_at(endpoint, path, &body).await {
                 Err(error) if error.is_members_own() => {
-                    self.idle().retain(|idle| idle.endpoint() != endpoint);
+                    self.idle.lock().retain(|idle| idle.endpoint() != endpoint);
                     failure = error;
                 }
                 answer => {
@@ -211,7 +212,7 @@ impl EtcdClient {
         body: &str,
     ) -> io::Result<(u16, Vec<u8>)> {
         let idle = {
-            let mut idle = self.idle();
+            let mut idle = self.idle.lock();
             let found = idle.iter().position(|idle| idle.endpoint() == endpoint);
             found.map(|found| idle.swap_remove(found))
         };
@@ -232,7 +233,7 @@ impl EtcdClient {
     ) -> io::Result<(u16, Vec<u8>)> {
         let head = connection.ask(path, body).await?;
         let (text, reusable) = connection.read_all(&head, MAX_ANSWER_BYTES).await?;
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         if reusable && idle.len() < MAX_IDLE {
             idle.push(connection);
         }
@@ -242,10 +243,5 @@ impl EtcdClient {
     fn endpoint(&self, at: usize) -> Result<&Endpoint, Error> {
         let endpoint = self.endpoints.get(at % self.endpoints.len().max(1));
         endpoint.ok_or_else(|| Error::malformed("no endpoint is configured"))
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<MemberConnection>> {
-        // A panic cannot leave a list of connections half-changed.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

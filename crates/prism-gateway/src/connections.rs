@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prism_handoff::Connection;
 
 /// Parts of the list, so that threads seldom wait for each other.
@@ -68,9 +69,9 @@ impl Connections {
         let mut count = 0;
         let mut oldest = Vec::new();
         for part in &self.parts {
-            let part = locked(part);
+            let part = part.lock();
             count += part.len();
-            oldest.extend(part.values().take(most).map(|seen| locked(seen).clone()));
+            oldest.extend(part.values().take(most).map(|seen| seen.lock().clone()));
         }
         oldest.sort_by_key(|seen| seen.arrived);
         (count, oldest)
@@ -79,8 +80,8 @@ impl Connections {
     /// The time that the longest answer under way has taken so far.
     pub fn longest_answer(&self) -> Option<Duration> {
         let begun = |part: &Part| {
-            let part = locked(part);
-            let under_way = part.values().filter_map(|seen| locked(seen).under_way);
+            let part = part.lock();
+            let under_way = part.values().filter_map(|seen| seen.lock().under_way);
             under_way.map(|request| request.begun).min()
         };
         let begun = self.parts.iter().filter_map(begun).min();
@@ -100,7 +101,7 @@ impl Connections {
             under_way: None,
         }));
         if let Some(part) = self.part(number) {
-            locked(part).insert(number, seen.clone());
+            part.lock().insert(number, seen.clone());
         }
         ListedConnection {
             connections: self,
@@ -117,11 +118,11 @@ impl Connections {
 
 impl ListedConnection<'_> {
     pub(crate) fn begins(&self, request: UnderWay) {
-        locked(&self.seen).under_way = Some(request);
+        self.seen.lock().under_way = Some(request);
     }
 
     pub(crate) fn ends(&self) {
-        let mut seen = locked(&self.seen);
+        let mut seen = self.seen.lock();
         if seen.under_way.take().is_some() {
             seen.requests += 1;
         }
@@ -131,11 +132,7 @@ impl ListedConnection<'_> {
 impl Drop for ListedConnection<'_> {
     fn drop(&mut self) {
         if let Some(part) = self.connections.part(self.number) {
-            locked(part).remove(&self.number);
+            part.lock().remove(&self.number);
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,6 @@
 use std::io;
 use std::time::Instant;
 
-use prism_common::supervise::locked;
 use prism_config::HandOffMode;
 use prism_handoff::{Connection, Exported, Kept};
 use prism_http::BodyFraming;
@@ -203,6 +202,10 @@ impl<S: Service> Gateway<S> {
 
     /// Notes that `peer` did not answer: others are asked first for a while.
     pub(crate) fn avoid(&self, peer: &str) {
-        locked(&self.shared.process.health).avoid(peer, Instant::now());
+        self.shared
+            .process
+            .health
+            .lock()
+            .avoid(peer, Instant::now());
     }
 }

@@ -13,9 +13,10 @@
 //! short answers are relayed.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prism_common::mean::Mean;
 use prism_config::RelayUpTo;
 
@@ -97,7 +98,7 @@ impl Threshold {
         } else {
             MOST_BYTES_BLINDLY
         };
-        let mut relayed_ns = self.locked();
+        let mut relayed_ns = self.relayed_ns.lock();
         let bytes = match up_to {
             RelayUpTo::Bytes(bytes) => bytes,
             RelayUpTo::Auto if self.is_auto() && self.most_bytes() == most_bytes => return,
@@ -119,12 +120,6 @@ impl Threshold {
 
     fn most_bytes(&self) -> u32 {
         self.most_bytes.load(Ordering::Relaxed)
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Line> {
-        self.relayed_ns
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The longest answer that is relayed; 0 if none is.
@@ -152,7 +147,7 @@ impl Threshold {
 
     /// Processor time that relaying an answer took lately, in ns; 0 if it is unknown.
     pub(crate) fn relay_ns(&self) -> f64 {
-        self.locked().y.get().unwrap_or_default()
+        self.relayed_ns.lock().y.get().unwrap_or_default()
     }
 
     /// Learns that an answer of `bytes` was relayed in the processor time `spent`, while a
@@ -161,7 +156,7 @@ impl Threshold {
         if !self.is_auto() {
             return;
         }
-        let mut relayed_ns = self.locked();
+        let mut relayed_ns = self.relayed_ns.lock();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let spent_ns = spent.as_secs_f64() * 1e9;
         relayed_ns.add(bytes.into(), spent_ns * (1.0 + OWNERS_SHARE));

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::mpsc;
 
@@ -110,7 +111,7 @@ impl Events {
     }
 
     pub(crate) fn push(&self, id: ConnectionId, event: Event) {
-        let mut queue = self.locked();
+        let mut queue = self.queue.lock();
         queue.push_back((id, event));
         if queue.len() == 1 {
             self.wake();
@@ -125,14 +126,10 @@ impl Events {
 
     /// Takes all events. The descriptor is not readable until there are others.
     pub(crate) fn take(&self) -> VecDeque<(ConnectionId, Event)> {
-        let mut queue = self.locked();
+        let mut queue = self.queue.lock();
         // It fails if nothing has woken the program.
         let _ = rustix::io::read(&self.descriptor, &mut [0; 8]);
         std::mem::take(&mut *queue)
-    }
-
-    fn locked(&self) -> MutexGuard<'_, VecDeque<(ConnectionId, Event)>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

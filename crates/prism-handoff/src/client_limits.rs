@@ -1,9 +1,9 @@
 //! Bounds on the client connections of a process, which may change while it runs.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use ipnet::IpNet;
+use parking_lot::RwLock;
 
 use crate::newcomers::NewcomerLimits;
 
@@ -73,16 +73,16 @@ impl ClientLimits {
 
     /// Changes the bounds for connections that are accepted from now on.
     pub fn set(&self, bounds: ClientBounds) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = bounds;
+        *self.0.write() = bounds;
     }
 
     pub(crate) fn connections(&self) -> u64 {
-        self.now().connections
+        self.0.read().connections
     }
 
     /// The bounds for connections from `client`.
     pub(crate) fn newcomers_of(&self, client: IpAddr) -> NewcomerLimits {
-        let now = self.now();
+        let now = self.0.read();
         let mut limits = now.newcomers;
         if now.has_proxy(client) {
             (limits.per_address, limits.unknown_per_address) = (u32::MAX, u32::MAX);
@@ -92,12 +92,8 @@ impl ClientLimits {
 
     /// Whether connections from `client` begin with a header of the PROXY protocol.
     pub(crate) fn sends_header(&self, client: IpAddr) -> bool {
-        let now = self.now();
+        let now = self.0.read();
         now.proxies_send_headers && now.has_proxy(client)
-    }
-
-    fn now(&self) -> RwLockReadGuard<'_, ClientBounds> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,9 +1,10 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use prism_proto::control::{ControlKey, FlowState, MESSAGE_BYTES, Request, RunId};
 use prism_proto::lease::NO_DIGEST;
 use prism_reference::FlowTable;
@@ -53,7 +54,7 @@ impl Switch {
                 continue;
             }
             let request = Request::decode(&buffer[..len], KEY_ID, &ControlKey::new(KEY)).unwrap();
-            let answer = self.table.lock().unwrap().apply(&request, monotonic_ns());
+            let answer = self.table.lock().apply(&request, monotonic_ns());
             let answer = answer.encode(&ControlKey::new(KEY));
             socket.send_to(&answer, from).unwrap();
         }
@@ -71,7 +72,7 @@ impl Switch {
             owner,
             run: RunId::NONE,
         };
-        let answer = self.table.lock().unwrap().apply(&request, monotonic_ns());
+        let answer = self.table.lock().apply(&request, monotonic_ns());
         assert_eq!(
             (answer.status, answer.state),
             (Status::Ok, FlowState::Forward)
@@ -148,7 +149,7 @@ fn flows_that_close_in_an_outage_of_the_switch_are_all_released_when_it_is_back(
         assert!(released, "{named:?}");
         assert_eq!(counters.releases_failed.read(), 0);
         assert_eq!(counters.releases_waiting.read(), 0);
-        let table = switch.table.lock().unwrap();
+        let table = switch.table.lock();
         let left = (0..FLOWS).filter(|port| table.entry(&flow(*port)).is_some());
         assert_eq!(left.count(), 0);
     });
@@ -206,7 +207,7 @@ fn the_flow_of_a_given_up_hand_off_is_released_only_if_it_is_left_here() {
         assert!(eventually(Duration::from_secs(5), is_released).await);
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(counters.flows_released.read(), 1);
-        let table = switch.table.lock().unwrap();
+        let table = switch.table.lock();
         let is_there = [1, 2, 3].map(|port| table.entry(&flow(port)).is_some());
         assert_eq!(is_there, [false, true, true]);
     });

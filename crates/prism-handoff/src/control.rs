@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use prism_common::supervise::locked;
+use parking_lot::Mutex;
 use prism_proto::control::{FlowKey, MESSAGE_BYTES, Ops, Owner, Pass, Term};
 use prism_proto::health::Health;
 use prism_proto::lease::TermNotice;
@@ -271,7 +271,7 @@ impl Control {
             CommandOutcome::Answered(_) => {
                 if self.outages.on_answer(monotonic_ns()) {
                     // The way to the peers may have been away with the switch.
-                    locked(&self.health).test_suspects();
+                    self.health.lock().test_suspects();
                 }
             }
             CommandOutcome::Unanswered => self.outages.on_silence(monotonic_ns()),

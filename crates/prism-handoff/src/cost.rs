@@ -2,11 +2,10 @@
 //! worth a hand-off.
 
 use std::pin::Pin;
-use std::sync::Mutex;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prism_common::mean::Mean;
-use prism_common::supervise::locked;
 use prism_sys::clock::thread_cpu_ns;
 
 /// One of this many hand-offs is measured, at each end.
@@ -48,19 +47,19 @@ impl Costs {
 
     /// Adds the time of one hand-off at its source, this process.
     pub(crate) fn took_here(&self, spent: Duration) {
-        locked(&self.here_ns).add(spent.as_secs_f64() * 1e9);
+        self.here_ns.lock().add(spent.as_secs_f64() * 1e9);
     }
 
     /// Adds the time of one hand-off that its target reports; 0 if the target did not measure it.
     pub(crate) fn took_there(&self, spent_ns: u32) {
         if spent_ns > 0 {
-            locked(&self.there_ns).add(spent_ns.into());
+            self.there_ns.lock().add(spent_ns.into());
         }
     }
 
     /// The time of a whole hand-off in nanoseconds; `None` until enough was measured at both ends.
     pub(crate) fn whole_ns(&self) -> Option<f64> {
-        let mean = |of: &Mutex<Mean>| locked(of).of_at_least(ENOUGH);
+        let mean = |of: &Mutex<Mean>| of.lock().of_at_least(ENOUGH);
         Some(mean(&self.here_ns)? + mean(&self.there_ns)?)
     }
 }

@@ -5,13 +5,13 @@
 //! worker.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prism_proto::control::FlowKey;
 use prism_sys::tcp::Paused;
 
 use crate::stream::Stream;
-use prism_common::supervise::locked;
 
 /// All frozen sockets of a process, by flow and by the epoch at which the peer is to own the flow.
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ impl FrozenSockets {
             has_returned: false,
         };
         let key = (flow, epoch);
-        locked(&self.0).insert(key, entry);
+        self.0.lock().insert(key, entry);
         Frozen {
             table: self.clone(),
             key,
@@ -60,7 +60,7 @@ impl FrozenSockets {
 
     /// Whether `peer` has got this connection to own it before `epoch`, so that it may return it.
     pub(crate) fn is_with(&self, peer: &str, flow: &FlowKey, epoch: u64) -> bool {
-        let all = locked(&self.0);
+        let all = self.0.lock();
         let mut sent = all.range((*flow, 0)..(*flow, epoch));
         sent.any(|(_, entry)| entry.peer == peer)
     }
@@ -69,7 +69,7 @@ impl FrozenSockets {
     /// lower epochs have arrived. With `needs_room` their sockets are closed, because both would
     /// have the same addresses and ports.
     pub(crate) fn on_arrival(&self, flow: &FlowKey, epoch: u64, needs_room: bool) {
-        let mut all = locked(&self.0);
+        let mut all = self.0.lock();
         for (_, entry) in all.range_mut((*flow, 0)..(*flow, epoch)) {
             entry.has_returned = true;
             if needs_room && let Some(socket) = entry.socket.take() {
@@ -100,7 +100,7 @@ impl Frozen {
     }
 
     fn remove(&self) -> Option<FrozenEntry> {
-        locked(&self.table.0).remove(&self.key)
+        self.table.0.lock().remove(&self.key)
     }
 }
 

@@ -2,14 +2,14 @@
 //! deaf sockets of those that were. Sources ask for that on the channel of any worker.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prism_proto::control::{FlowKey, Pass};
 use prism_proto::import::DEAF_NS;
 use prism_sys::tcp::Restored;
 
-use prism_common::supervise::locked;
 use prism_common::unguessable;
 
 /// The largest number of deaf sockets of a process. Further ones are closed at once, and a packet
@@ -55,7 +55,7 @@ impl GivenUp {
     /// Notes that the hand-off waits for the switch. If two had one `id`, which no source sends,
     /// the first would be known by it.
     pub(crate) fn wait(self: &Arc<Self>, id: u64) -> Undecided {
-        let mut all = locked(&self.0);
+        let mut all = self.0.lock();
         let id = if all.contains_key(&id) {
             unguessable::number()
         } else {
@@ -69,14 +69,14 @@ impl GivenUp {
 
     /// Whether the socket of such a connection is deaf here.
     pub(crate) fn has(&self, flow: &FlowKey) -> bool {
-        let all = locked(&self.0);
+        let all = self.0.lock();
         let mut given_up = all.values();
         given_up.any(|state| matches!(state, State::GivenUp { flow: of, .. } if of == flow))
     }
 
     /// The end of the hand-off; `None` while the switch has not answered.
     pub(crate) fn ask(&self, id: u64) -> Option<HandOffEnd> {
-        match locked(&self.0).get(&id) {
+        match self.0.lock().get(&id) {
             Some(State::Open) => None,
             Some(State::GivenUp { pass, .. }) => Some(HandOffEnd::GivenUp(*pass)),
             None => Some(HandOffEnd::Unknown),
@@ -86,7 +86,7 @@ impl GivenUp {
     /// Closes the deaf sockets of a connection that comes again, with the same addresses and ports,
     /// at `epoch`.
     pub(crate) fn make_room(&self, flow: &FlowKey, epoch: u64) {
-        for state in locked(&self.0).values_mut() {
+        for state in self.0.lock().values_mut() {
             match state {
                 State::GivenUp {
                     flow: of,
@@ -112,7 +112,7 @@ impl Undecided {
         at_end: impl Future<Output = ()> + 'static,
     ) {
         {
-            let mut all = locked(&self.all.0);
+            let mut all = self.all.0.lock();
             let deaf = socket.filter(|_| all.len() < MAX_DEAF);
             let given_up = State::GivenUp {
                 flow,
@@ -132,7 +132,7 @@ impl Undecided {
 
 impl Drop for Undecided {
     fn drop(&mut self) {
-        let state = locked(&self.all.0).remove(&self.id);
+        let state = self.all.0.lock().remove(&self.id);
         // This closes the socket, without the lock.
         drop(state);
     }

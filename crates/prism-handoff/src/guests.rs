@@ -2,14 +2,14 @@
 //! `prism_proto::guests` has the table.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use prism_proto::guests::{Guests, Rest};
 
 use crate::newcomers::Leave;
-use prism_common::supervise::locked;
 
 /// The state of a guest: busy, told to give way, or the milliseconds of the table's clock since
 /// which it rests, plus one.
@@ -53,7 +53,7 @@ impl GuestTable {
             rest: AtomicU64::new(BUSY),
             leave: Arc::default(),
         });
-        let number = locked(&self.all).enter(address, self.now(), state.clone());
+        let number = self.all.lock().enter(address, self.now(), state.clone());
         Guest {
             table: self.clone(),
             number,
@@ -63,19 +63,19 @@ impl GuestTable {
 
     /// The number of guests from an address.
     pub(crate) fn of_address(&self, address: IpAddr) -> u32 {
-        locked(&self.all).of_address(address)
+        self.all.lock().of_address(address)
     }
 
     /// Whether a guest rests, so that it can give way.
     pub(crate) fn has_resting(&self) -> bool {
-        let longest = locked(&self.all).longest_rest(self.now(), rest_of);
+        let longest = self.all.lock().longest_rest(self.now(), rest_of);
         longest.is_some()
     }
 
     /// Makes the guest give way that has rested longest. Returns whether there was one.
     pub(crate) fn longest_rest_leaves(&self) -> bool {
         loop {
-            let gone = locked(&self.all).longest_rest_leaves(self.now(), rest_of);
+            let gone = self.all.lock().longest_rest_leaves(self.now(), rest_of);
             match gone {
                 None => return false,
                 Some(state) if state.tell() => return true,
@@ -141,7 +141,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        locked(&self.table.all).leave(self.number);
+        self.table.all.lock().leave(self.number);
     }
 }
 

@@ -4,11 +4,9 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use prism_proto::control::FlowKey;
-
-use prism_common::supervise::locked;
 
 /// The number of workers that hold each flow, by a hash of the flow under a random key. Two flows
 /// with one hash cost a question to the switch.
@@ -21,13 +19,13 @@ pub(crate) struct HeldFlows {
 impl HeldFlows {
     /// One more worker holds the flow.
     pub(crate) fn add(&self, flow: &FlowKey) {
-        let mut workers = locked(&self.workers);
+        let mut workers = self.workers.lock();
         *workers.entry(self.hasher.hash_one(flow)).or_default() += 1;
     }
 
     /// One worker less holds the flow.
     pub(crate) fn remove(&self, flow: &FlowKey) {
-        let mut workers = locked(&self.workers);
+        let mut workers = self.workers.lock();
         let hash = self.hasher.hash_one(flow);
         if let Some(count) = workers.get_mut(&hash) {
             *count -= 1;
@@ -38,7 +36,9 @@ impl HeldFlows {
     }
 
     pub(crate) fn contains(&self, flow: &FlowKey) -> bool {
-        locked(&self.workers).contains_key(&self.hasher.hash_one(flow))
+        self.workers
+            .lock()
+            .contains_key(&self.hasher.hash_one(flow))
     }
 }
 
@@ -61,6 +61,6 @@ mod tests {
         assert!(held.contains(&flow(1)) && !held.contains(&flow(2)));
         held.remove(&flow(1));
         held.remove(&flow(1));
-        assert!(!held.contains(&flow(1)) && locked(&held.workers).is_empty());
+        assert!(!held.contains(&flow(1)) && held.workers.lock().is_empty());
     }
 }

@@ -3,9 +3,9 @@
 //! connections whether its peers know or not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
-use prism_common::supervise::locked;
+use parking_lot::Mutex;
 
 /// The peers of this process that leave.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ impl Leavers {
     /// Adds a peer that leaves, by the word of one channel, until the result is dropped.
     pub(crate) fn add(&self, name: &str) -> Arc<str> {
         let leaver = Arc::from(name);
-        let mut names = locked(&self.names);
+        let mut names = self.names.lock();
         names.push(Arc::downgrade(&leaver));
         self.are_some.store(true, Ordering::Release);
         leaver
@@ -30,7 +30,7 @@ impl Leavers {
         if !self.are_some.load(Ordering::Acquire) {
             return false;
         }
-        let mut names = locked(&self.names);
+        let mut names = self.names.lock();
         names.retain(|leaver| leaver.strong_count() > 0);
         self.are_some.store(!names.is_empty(), Ordering::Release);
         let mut names = names.iter().filter_map(Weak::upgrade);
@@ -56,6 +56,6 @@ mod tests {
         drop(other);
         assert!(!leavers.contains("b"));
         assert!(!leavers.are_some.load(Ordering::Relaxed));
-        assert!(locked(&leavers.names).is_empty());
+        assert!(leavers.names.lock().is_empty());
     }
 }

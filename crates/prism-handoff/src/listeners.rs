@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener as Socket};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use prism_sys::listen::listen_tcp;
 use tokio::net::TcpListener;
-
-use prism_common::supervise::locked;
 
 /// The listeners of a process.
 #[derive(Debug, Default)]
@@ -28,7 +27,7 @@ impl Listeners {
     /// Gives the listeners of another process to this one, which has `workers` workers. Each
     /// listener has its own queue of clients, so none is left over, however many workers there are.
     pub fn inherit(&self, sockets: impl IntoIterator<Item = Socket>, workers: usize) {
-        let mut inherited = locked(&self.inherited);
+        let mut inherited = self.inherited.lock();
         for socket in sockets {
             let Ok(address) = socket.local_addr() else {
                 continue;
@@ -46,7 +45,7 @@ impl Listeners {
     /// # Errors
     /// The kernel's: no descriptor is left.
     pub fn copies(&self) -> io::Result<Vec<Socket>> {
-        let open = locked(&self.open);
+        let open = self.open.lock();
         let open = open.iter().filter_map(Weak::upgrade);
         let copies = open.map(|listener| socket2::SockRef::from(&*listener).try_clone());
         copies.map(|copy| copy.map(Into::into)).collect()
@@ -67,14 +66,14 @@ impl Listeners {
         let opened = sockets.into_iter().map(TcpListener::from_std);
         let opened = opened.map(|listener| listener.map(Arc::new));
         let opened = opened.collect::<io::Result<Vec<_>>>()?;
-        let mut open = locked(&self.open);
+        let mut open = self.open.lock();
         open.retain(|listener| listener.strong_count() > 0);
         open.extend(opened.iter().map(Arc::downgrade));
         Ok(opened)
     }
 
     fn take_share(&self, address: SocketAddr) -> Vec<Socket> {
-        let mut inherited = locked(&self.inherited);
+        let mut inherited = self.inherited.lock();
         let Some(share) = inherited.get_mut(&address) else {
             return Vec::new();
         };

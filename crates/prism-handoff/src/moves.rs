@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::time::SystemTime;
 
-use prism_common::supervise::locked;
+use parking_lot::Mutex;
 
 /// The number of last moves that are known.
 const LAST: usize = 64;
@@ -38,17 +37,17 @@ struct Moved {
 impl Moves {
     /// The number of connections that have moved to each peer.
     pub fn by_peer(&self) -> BTreeMap<String, u64> {
-        locked(&self.0).by_peer.clone()
+        self.0.lock().by_peer.clone()
     }
 
     /// The last moves, at most 64, the oldest first.
     pub fn last(&self) -> Vec<Move> {
-        locked(&self.0).last.iter().cloned().collect()
+        self.0.lock().last.iter().cloned().collect()
     }
 
     pub(crate) fn add(&self, client: SocketAddr, to: &str) {
         let at = SystemTime::now();
-        let moved = &mut *locked(&self.0);
+        let moved = &mut *self.0.lock();
         moved.count += 1;
         match moved.by_peer.get_mut(to) {
             Some(count) => *count += 1,

@@ -2,15 +2,15 @@
 //! handshake. `prism_proto::newcomers` has the table, whose entries are tasks here.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prism_proto::newcomers::{Bounds, Newcomers};
 use tokio::sync::SetOnce;
 use tokio::time::Instant;
 
 use crate::counters::Counters;
-use prism_common::supervise::locked;
 
 /// Bounds on client connections without an admitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl NewcomerTable {
         timeout: Duration,
     ) -> Option<Newcomer> {
         let leave = Arc::new(Leave::default());
-        let entered = locked(&self.0).enter(address, bounds, leave.clone())?;
+        let entered = self.0.lock().enter(address, bounds, leave.clone())?;
         if let Some(oldest) = entered.gives_way {
             give_way(&oldest);
         }
@@ -65,7 +65,7 @@ impl NewcomerTable {
 
     /// Makes the oldest one give way that came before `newcomer`. Returns whether there was one.
     pub(crate) fn oldest_gives_way_to(&self, newcomer: &Newcomer) -> bool {
-        let oldest = locked(&self.0).oldest_before(newcomer.age);
+        let oldest = self.0.lock().oldest_before(newcomer.age);
         if let Some(oldest) = &oldest {
             give_way(oldest);
         }
@@ -124,7 +124,7 @@ impl Drop for Newcomer {
         if let Some(counters) = &self.counted {
             counters.unauthenticated_open.sub_one();
         }
-        locked(&self.all.0).leave(self.age);
+        self.all.0.lock().leave(self.age);
     }
 }
 

@@ -6,9 +6,8 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 
-use prism_common::supervise::locked;
+use parking_lot::Mutex;
 use prism_proto::node::TlsState;
 use prism_proto::succession::ConnectionState as Saved;
 use tokio::sync::Notify;
@@ -93,33 +92,33 @@ impl Parked {
 impl Parking {
     /// Takes a parked connection.
     pub fn take(&self) -> Option<Parked> {
-        locked(&self.parked).pop_front()
+        self.parked.lock().pop_front()
     }
 
     /// Has a worker of this process adopt a connection.
     pub fn adopt(&self, parked: Parked) {
-        locked(&self.arrived).push_back(parked);
+        self.arrived.lock().push_back(parked);
         self.has_arrived.notify_one();
     }
 
     /// Whether no connection is parked.
     pub fn is_empty(&self) -> bool {
-        locked(&self.parked).is_empty()
+        self.parked.lock().is_empty()
     }
 
     /// Parks a connection.
     pub fn park(&self, parked: Parked) {
-        locked(&self.parked).push_back(parked);
+        self.parked.lock().push_back(parked);
     }
 
     /// Whether a connection waits for a worker that adopts it. No worker counts it yet.
     pub fn has_arrivals(&self) -> bool {
-        !locked(&self.arrived).is_empty()
+        !self.arrived.lock().is_empty()
     }
 
     /// Takes a connection that no worker has adopted yet.
     pub fn take_arrival(&self) -> Option<Parked> {
-        locked(&self.arrived).pop_front()
+        self.arrived.lock().pop_front()
     }
 
     /// Waits until a connection may have arrived.

@@ -2,12 +2,11 @@
 //! descriptors and memory for the connections of all others.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use prism_proto::node::MAX_FRAME_BYTES;
-
-use prism_common::supervise::locked;
 
 /// The largest number of bytes of frames that have come in part, over all channels of a peer. Most
 /// frames are below 1 MiB, and arrive within milliseconds.
@@ -41,7 +40,7 @@ pub(crate) struct PartBytes {
 
 impl PeerShares {
     fn of(&self, peer: &str) -> Arc<PeerShare> {
-        let mut all = locked(&self.0);
+        let mut all = self.0.lock();
         // Only names of the configuration enter.
         all.entry(peer.to_owned()).or_default().clone()
     }

@@ -6,10 +6,9 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use prism_common::supervise::locked;
+use parking_lot::MutexGuard;
 use prism_proto::health::Health;
 use prism_sys::clock::monotonic_ns;
 use tokio::sync::Mutex;
@@ -144,7 +143,7 @@ impl Peers {
     }
 
     pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
-        locked(&self.channel_parts.process.health)
+        self.channel_parts.process.health.lock()
     }
 
     fn of_node<T>(&self, name: &str, of: impl FnOnce(&mut PeerLinks) -> T) -> Option<T> {

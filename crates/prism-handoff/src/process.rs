@@ -1,10 +1,10 @@
 //! State that the workers of one process share.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use prism_common::supervise::locked;
+use parking_lot::Mutex;
 use prism_proto::health::Health;
 use prism_proto::newcomers::LogThrottle;
 use prism_sys::tcp::{Freezer, InitialWindow};
@@ -87,7 +87,7 @@ impl Process {
 
     /// Whether others that could answer should be asked before `name`.
     pub fn comes_last(&self, name: &str, now: Instant) -> bool {
-        locked(&self.health).comes_last(name, now)
+        self.health.lock().comes_last(name, now)
     }
 
     /// Whether a peer is about to stop. It takes no connections, and others should be asked first.

@@ -4,9 +4,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
-use prism_common::supervise::locked;
+use parking_lot::Mutex;
 use prism_sys::clock::monotonic_ns;
 
 /// The largest number of records, of 80 bytes each; the oldest one is dropped first.
@@ -213,7 +213,7 @@ impl Trace {
     /// Turns recording on or off, and drops all records.
     pub fn set_on(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
-        locked(&self.records).clear();
+        self.records.lock().clear();
     }
 
     /// Sets the observer of all hand-offs, once in the life of the process.
@@ -232,7 +232,7 @@ impl Trace {
 
     /// Takes all records.
     pub fn take(&self) -> Vec<Record> {
-        locked(&self.records).drain(..).collect()
+        self.records.lock().drain(..).collect()
     }
 
     /// The distributions of the durations of a part, in the order of [`Part::durations`].
@@ -253,7 +253,7 @@ impl Trace {
             }
         }
         if self.on.load(Ordering::Relaxed) {
-            let mut records = locked(&self.records);
+            let mut records = self.records.lock();
             if records.len() >= MAX_RECORDS {
                 records.pop_front();
             }

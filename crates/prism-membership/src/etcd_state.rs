@@ -14,10 +14,11 @@ mod vouch;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use prism_cluster::{Fault, NodeName, Report, SettledMark, State, Testimony, View};
 use prism_common::supervise::supervise;
 use prism_config::{Config, seconds};

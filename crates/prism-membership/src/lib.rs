@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use prism_cluster::{LineageMark, NodeName, Placing, Report, State, View};
 use prism_common::followed::ReloadRequests;
-use prism_common::supervise::locked;
 use prism_config::{Config, ConfigFile, Credential};
 use tokio::sync::watch;
 
@@ -283,7 +282,7 @@ impl Cluster {
     /// The change of the contents of etcd that the node has to know which gets a request of this
     /// one. `None` in a static cluster.
     pub fn settled_mark(&self) -> Option<LineageMark> {
-        locked(&self.etcd()?.channels.settled).at(Instant::now())
+        self.etcd()?.channels.settled.lock().at(Instant::now())
     }
 
     /// Waits until the contents of etcd by which this node acts were made from those with this

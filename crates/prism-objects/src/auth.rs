@@ -4,9 +4,10 @@
 //! Not here: what the caller may do (`admit.rs`).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
+use parking_lot::RwLock;
 use prism_config::{Anonymous, Config, Credential};
 use prism_http::RequestHead;
 use prism_proto::facts::{self, Facts};
@@ -60,7 +61,7 @@ impl Auth {
     /// Replaces all users, from the next request on.
     pub(crate) fn replace(&self, users: &[Credential]) {
         let new = Users::of(users, &self.region);
-        *self.users.write().unwrap_or_else(PoisonError::into_inner) = new;
+        *self.users.write() = new;
     }
 
     /// Identifies the caller of a request, by the verification of another node or by the
@@ -73,8 +74,7 @@ impl Auth {
         verified: Option<Facts>,
         doubt: Option<S3Error>,
     ) -> Result<(Authenticated, Option<Arc<KeyRights>>), S3Error> {
-        let users = self.users.read();
-        let users = users.unwrap_or_else(PoisonError::into_inner).clone();
+        let users = self.users.read().clone();
         let known = match verified {
             Some(verified) => restored(&users.authenticator, verified)?,
             None => {

@@ -1,8 +1,9 @@
 //! Commits of small objects, in batches. Objects that arrive during a commit share the next
 //! one. At most one blocking thread commits, and it ends when the queue is empty.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prism_replicas::Node;
 use prism_store::{Commit, Committed, Error, Store};
 use tokio::sync::oneshot;
@@ -28,7 +29,7 @@ type Waiting = (Commit, oneshot::Sender<Result<Committed, Error>>);
 impl Commits {
     /// Adds an object. Returns whether no thread commits, so that the caller has to start one.
     fn add(&self, waiting: Waiting) -> bool {
-        let mut queue = self.locked();
+        let mut queue = self.queue.lock();
         queue.waiting.push(waiting);
         !std::mem::replace(&mut queue.has_worker, true)
     }
@@ -44,11 +45,6 @@ impl Commits {
             }
         }
     }
-
-    /// Locks the queue, which no panic can leave half-changed.
-    fn locked(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A thread's turn as the worker. If it panics, the waiting requests fail, and the next one
@@ -57,7 +53,7 @@ struct Shift<'c>(&'c Commits);
 
 impl Shift<'_> {
     fn next(&self) -> Option<Vec<Waiting>> {
-        let mut queue = self.0.locked();
+        let mut queue = self.0.queue.lock();
         queue.has_worker = !queue.waiting.is_empty();
         queue.has_worker.then(|| std::mem::take(&mut queue.waiting))
     }
@@ -66,7 +62,7 @@ impl Shift<'_> {
 impl Drop for Shift<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            *self.0.locked() = Queue::default();
+            *self.0.queue.lock() = Queue::default();
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The state that the threads of a node share.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use prism_config::{Config, Credential};
 use prism_http::{Limits, RequestHead};
 use prism_s3::S3Error;
@@ -47,7 +48,7 @@ impl Shared {
     /// Answers by another configuration, from the next request on. The limits of requests stay.
     pub fn reconfigure(&self, config: &Config) {
         self.auth.set_anonymous(config.s3.anonymous);
-        let mut present = self.pages.write().unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.pages.write();
         *present = pages(&config.service.cors_origins);
     }
 
@@ -58,7 +59,7 @@ impl Shared {
 
     /// The rule for web pages of `service.cors_origins`, if there are any.
     pub(crate) fn pages(&self) -> Option<Arc<CorsConfig>> {
-        let pages = self.pages.read().unwrap_or_else(PoisonError::into_inner);
+        let pages = self.pages.read();
         pages.clone()
     }
 

@@ -2,9 +2,10 @@
 //! replaced while it runs.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ServerConfig};
@@ -97,8 +98,7 @@ impl Identity {
         let paths = &self.0.paths;
         let loaded = LoadedIdentity::load(paths)?;
         loaded.certificate.check_term(&paths.certificate, now_s())?;
-        let present = self.0.present.write();
-        *present.unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+        *self.0.present.write() = Arc::new(loaded);
         Ok(())
     }
 
@@ -135,8 +135,7 @@ impl Identity {
 
     /// The files in use, as they were loaded last.
     pub fn present(&self) -> Arc<LoadedIdentity> {
-        let present = self.0.present.read();
-        present.unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.present.read().clone()
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Not here: whether a write fits (`quotas.rs`). That asks the other backends.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prism_store::{BucketUsage, Error, Store};
 
 use crate::Node;
@@ -78,7 +79,7 @@ impl Limited {
     fn listed(&self, store: &Store) -> Result<Arc<Listed>, Error> {
         // Read first, so that the next call finds later changes.
         let version = store.buckets().version();
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if let Some(listed) = known.as_ref().filter(|known| known.version == version) {
             return Ok(listed.clone());
         }

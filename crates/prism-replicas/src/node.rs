@@ -2,11 +2,12 @@
 
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use parking_lot::{Mutex, MutexGuard};
 use prism_cluster::ProgressReport;
 use prism_cluster::replica::StampClock;
 use prism_core::{Core, StoreReport, send_reply};
@@ -140,7 +141,7 @@ impl Node {
 
     /// This node's progress in catching up, to read or to change it.
     pub(crate) fn progress(&self) -> MutexGuard<'_, ProgressReport> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock()
     }
 
     /// This node's store. A frontend has none, and is not asked for it.

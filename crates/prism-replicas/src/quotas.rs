@@ -13,9 +13,10 @@
 //! Not here: the arithmetic (`quota.rs`).
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prism_cluster::Status;
 use prism_cluster::replica::Bucket;
 use prism_s3::{Code, S3Error};
@@ -123,10 +124,10 @@ impl Replicator {
         let own = store.bucket_usage(bucket);
         // A backend that has just failed to answer is asked again later, if its last answer is
         // known.
-        let mut skipped: Vec<String> = locked(&watched.state).told.by.keys().cloned().collect();
+        let mut skipped: Vec<String> = watched.state.lock().told.by.keys().cloned().collect();
         skipped.retain(|name| self.node.replication.is_avoided(name));
         let answers = self.ask_others(bucket, &skipped).await;
-        let mut state = locked(&watched.state);
+        let mut state = watched.state.lock();
         let told = &mut state.told;
         for (name, answer) in answers {
             if let Some(usage) = answer {
@@ -236,14 +237,14 @@ impl Quotas {
     fn watched(&self, store: &Store, bucket: &str) -> Result<Option<Arc<Watched>>, S3Error> {
         // Read first, so that the next call finds later changes.
         let version = store.buckets().version();
-        if let Some(known) = locked(&self.0).get(bucket)
+        if let Some(known) = self.0.lock().get(bucket)
             && known.version == version
         {
             return Ok(known.watched.clone());
         }
         let document = store.buckets().document(bucket, Quota::DOCUMENT).in_s3()?;
         let quota = document.and_then(|text| read(bucket, &text));
-        let mut all = locked(&self.0);
+        let mut all = self.0.lock();
         // Writes under way keep their own part of it.
         if all.len() >= BUCKETS_MAX {
             all.clear();
@@ -251,7 +252,7 @@ impl Quotas {
         let known = all.remove(bucket).and_then(|known| known.watched);
         let watched = quota.map(|quota| {
             let watched = known.unwrap_or_default();
-            locked(&watched.state).quota = quota;
+            watched.state.lock().quota = quota;
             watched
         });
         let known = Known {
@@ -264,12 +265,12 @@ impl Quotas {
 
     /// This node's answer to another backend.
     pub(crate) fn usage_here(&self, store: &Store, bucket: &str) -> UsageHere {
-        let all = locked(&self.0);
+        let all = self.0.lock();
         let watched = all.get(bucket).and_then(|known| known.watched.as_ref());
         UsageHere {
             stored: store.bucket_usage(bucket),
             reserved: watched.map_or_else(BucketUsage::default, |watched| {
-                locked(&watched.state).reserved
+                watched.state.lock().reserved
             }),
         }
     }
@@ -277,7 +278,7 @@ impl Quotas {
 
 impl Watched {
     fn is_fresh(&self) -> bool {
-        let at = locked(&self.state).told.at;
+        let at = self.state.lock().told.at;
         at.is_some_and(|at| at.elapsed() < REFRESH_INTERVAL)
     }
 
@@ -288,7 +289,7 @@ impl Watched {
         backends: usize,
         replicas: u16,
     ) -> Result<Room, S3Error> {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let stored = total(backends, &state.told.by, replicas);
         let stored = moved(stored, state.told.own, own);
         let used = BucketUsage {
@@ -332,7 +333,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let reserved = &mut locked(&self.watched.state).reserved;
+        let reserved = &mut self.watched.state.lock().reserved;
         reserved.bytes = reserved.bytes.saturating_sub(self.reserved.bytes);
         reserved.objects = reserved.objects.saturating_sub(self.reserved.objects);
     }
@@ -351,9 +352,4 @@ fn read(bucket: &str, document: &[u8]) -> Option<Quota> {
         tracing::error!(bucket, %error, "cannot read the bucket's quota, so it has none; `prism ctl bucket quota` sets it");
     });
     quota.ok()
-}
-
-/// Locks a mutex. A poisoned one is still valid, because no holder panics between two changes.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,11 +9,11 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use prism_cluster::{MinReplicas, NodeName, Phase, Status, TooFewCopies, View};
-use prism_common::supervise::locked;
 use prism_core::{Core, JOBS_MAX, Jobs, Work};
 use prism_membership::LeaseTerm;
 use prism_s3::S3Error;
@@ -183,7 +183,7 @@ impl Replication {
         if readers.len() > 1 {
             fastrand::shuffle(&mut readers);
             let now = Instant::now();
-            let health = locked(&self.core.process.health);
+            let health = self.core.process.health.lock();
             readers.sort_by_key(|name| (*name != self.core.name, health.comes_last(name, now)));
         }
         readers
@@ -237,17 +237,21 @@ impl Replication {
 
     /// Whether the node `name` has not answered a short time ago.
     pub(crate) fn is_avoided(&self, name: &str) -> bool {
-        locked(&self.core.process.health).comes_last(name, Instant::now())
+        self.core
+            .process
+            .health
+            .lock()
+            .comes_last(name, Instant::now())
     }
 
     /// Notes that the node `name` did not answer: others are asked first for a while.
     pub(crate) fn avoid(&self, name: &str) {
-        locked(&self.core.process.health).avoid(name, Instant::now());
+        self.core.process.health.lock().avoid(name, Instant::now());
     }
 
     /// Notes that the repair of `fault` is over.
     pub(crate) fn repair_ended(&self, fault: &ScrubFault) {
-        locked(&self.under_repair).remove(&file_of(&fault.place));
+        self.under_repair.lock().remove(&file_of(&fault.place));
     }
 }
 
@@ -307,7 +311,7 @@ impl Replicas for Replication {
 impl Repair for Replication {
     fn damaged(&self, fault: &ScrubFault) {
         let place = file_of(&fault.place);
-        let mut under_repair = locked(&self.under_repair);
+        let mut under_repair = self.under_repair.lock();
         // The next read or scrub reports what is beyond the limit.
         if under_repair.len() < JOBS_MAX && under_repair.insert(place.clone()) {
             drop(under_repair);
@@ -317,7 +321,7 @@ impl Repair for Replication {
                 worker.node.replication.repair_ended(&fault);
             });
             if !is_submitted {
-                locked(&self.under_repair).remove(&place);
+                self.under_repair.lock().remove(&place);
             }
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! Not here: reading and comparing the store (`prism-store`), and the commands (the admin socket).
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use prism_config::seconds;
 use prism_store::{Place, ScrubFault, ScrubReport, Store};
 use serde_json::{Value, json};
@@ -63,7 +63,7 @@ impl Scrubber {
     /// Scrubs the store whenever that is due or asked for, until [`Scrubber::end`]. Blocks.
     pub fn run(&self, node: &Node, store: &Store) {
         // A run that panicked is over.
-        self.locked().is_running = false;
+        self.state.lock().is_running = false;
         // A new store is due after an interval.
         if store.integrity().last_scrub_ms() == 0
             && let Err(error) = store.integrity().note_scrub(now_ms())
@@ -77,19 +77,19 @@ impl Scrubber {
 
     /// Looks again when a run is due, after a change of the configuration.
     pub fn look_again(&self) {
-        let _state = self.locked();
+        let _state = self.state.lock();
         self.changed.notify_all();
     }
 
     /// Ends the present run and [`Scrubber::run`].
     pub fn end(&self) {
-        self.locked().ending = true;
+        self.state.lock().ending = true;
         self.changed.notify_all();
     }
 
     /// Asks for a run of `rate` bytes per second, unless one is running. Returns its number.
     pub fn ask(&self, rate: u64) -> u64 {
-        let mut state = self.locked();
+        let mut state = self.state.lock();
         if state.is_running {
             return state.totals.runs;
         }
@@ -100,7 +100,7 @@ impl Scrubber {
 
     /// The present run, or the last one, as a JSON document.
     pub fn status(&self) -> Value {
-        let state = self.locked();
+        let state = self.state.lock();
         let run = &state.run;
         json!({
             "run": state.totals.runs,
@@ -119,17 +119,17 @@ impl Scrubber {
 
     /// Counts a repair.
     pub(crate) fn count_repaired(&self) {
-        self.locked().totals.repaired += 1;
+        self.state.lock().totals.repaired += 1;
     }
 
     /// Sums over all runs.
     pub fn totals(&self) -> ScrubTotals {
-        self.locked().totals
+        self.state.lock().totals
     }
 
     /// Waits until a run is due, and returns its pace; `None` to end.
     fn wait(&self, node: &Node, store: &Store) -> Option<u64> {
-        let mut state = self.locked();
+        let mut state = self.state.lock();
         loop {
             if state.ending {
                 return None;
@@ -150,14 +150,13 @@ impl Scrubber {
             }
             // A change of the clock is noticed within an hour.
             let nap = due.min(Duration::from_secs(3_600));
-            let woken = self.changed.wait_timeout(state, nap);
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, nap);
         }
     }
 
     fn scrub_once(&self, store: &Store, rate: u64) {
         {
-            let mut state = self.locked();
+            let mut state = self.state.lock();
             state.wanted = None;
             state.is_running = true;
             state.totals.runs += 1;
@@ -170,7 +169,7 @@ impl Scrubber {
         let mut read = |bytes| self.count(bytes, &pace);
         let mut found = |fault: &ScrubFault| {
             tracing::error!(%fault, "scrub found damage");
-            let mut state = self.locked();
+            let mut state = self.state.lock();
             state.run.fault_count += 1;
             state.totals.faults += 1;
             if state.run.faults.len() < MAX_SHOWN_FAULTS {
@@ -178,7 +177,7 @@ impl Scrubber {
             }
         };
         let result = store.integrity().scrub(&mut read, &mut found);
-        let mut state = self.locked();
+        let mut state = self.state.lock();
         match result {
             Ok(report) => state.run.report = report,
             Err(error) => {
@@ -198,8 +197,8 @@ impl Scrubber {
         state.is_running = false;
         if !complete && !state.ending && state.wanted.is_none() {
             // A run that failed is due again at once, so it waits.
-            let nap = self.changed.wait_timeout(state, Duration::from_secs(60));
-            drop(nap);
+            let nap = Duration::from_secs(60);
+            self.changed.wait_for(&mut state, nap);
         }
     }
 
@@ -207,15 +206,12 @@ impl Scrubber {
     /// run goes on.
     fn count(&self, bytes: u64, pace: &Pace) -> bool {
         let wait = pace.wait_after(bytes, Instant::now());
-        let waiting = (self.changed).wait_timeout_while(self.locked(), wait, |state| !state.ending);
-        let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
+        self.changed
+            .wait_while_for(&mut state, |state| !state.ending, wait);
         state.run.bytes += bytes;
         state.totals.bytes += bytes;
         !state.ending
-    }
-
-    fn locked(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,11 +13,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::{Condvar, Mutex};
 use prism_handoff::observe::Count;
 use rustix::fs::{OFlags, fcntl_setfl};
 use time::OffsetDateTime;
@@ -128,7 +129,7 @@ impl AccessLog {
     /// # Errors
     /// The file cannot be opened, or the thread cannot be started. The log stays as it was.
     pub fn turn_to(&self, to: &AccessLogTo, form: AccessLogForm) -> io::Result<()> {
-        self.open_in(&mut locked(&self.writer), to, form)
+        self.open_in(&mut self.writer.lock(), to, form)
     }
 
     /// Opens the file again by its name, after it was renamed.
@@ -136,7 +137,7 @@ impl AccessLog {
     /// # Errors
     /// The file cannot be opened. The log stays as it was.
     pub fn reopen(&self) -> io::Result<()> {
-        let mut writer = locked(&self.writer);
+        let mut writer = self.writer.lock();
         let to = writer.to.clone();
         let form = writer.form;
         self.open_in(&mut writer, &to, form)
@@ -161,7 +162,7 @@ impl AccessLog {
         }
         writer.to = to.clone();
         writer.form = form;
-        locked(&self.shared.work).next = Some((output, form));
+        self.shared.work.lock().next = Some((output, form));
         self.shared.is_on.store(is_on, Ordering::Relaxed);
         self.shared.has_work.notify_one();
         Ok(())
@@ -170,7 +171,7 @@ impl AccessLog {
     /// The log for the calling thread.
     pub(crate) fn of_thread(&self) -> LogOfThread {
         let waiting = Arc::<Mutex<Batch>>::default();
-        locked(&self.shared.work).waiting.push(waiting.clone());
+        self.shared.work.lock().waiting.push(waiting.clone());
         LogOfThread {
             waiting,
             shared: self.shared.clone(),
@@ -194,7 +195,7 @@ impl LogOfThread {
         if !self.shared.is_on.load(Ordering::Relaxed) {
             return;
         }
-        let mut waiting = locked(&self.waiting);
+        let mut waiting = self.waiting.lock();
         if waiting.is_full() {
             return self.shared.dropped.add_one();
         }
@@ -202,7 +203,7 @@ impl LogOfThread {
         waiting.add(answered, SystemTime::now());
         drop(waiting);
         if is_first {
-            locked(&self.shared.work).has_requests = true;
+            self.shared.work.lock().has_requests = true;
             self.shared.has_work.notify_one();
         }
     }
@@ -210,10 +211,9 @@ impl LogOfThread {
 
 impl Drop for AccessLog {
     fn drop(&mut self) {
-        locked(&self.shared.work).is_ending = true;
+        self.shared.work.lock().is_ending = true;
         self.shared.has_work.notify_one();
-        let writer = self.writer.get_mut();
-        let thread = &writer.unwrap_or_else(PoisonError::into_inner).thread;
+        let thread = &self.writer.get_mut().thread;
         // The reader of a pipe may read no more. The process ends all the same.
         let give_up = Instant::now() + LAST_LINES;
         while thread.as_ref().is_some_and(|thread| !thread.is_finished())
@@ -231,13 +231,12 @@ impl Shared {
         let mut writer = LineWriter::new(&self.dropped);
         let mut is_ending = false;
         while !is_ending {
-            let waiting = self.has_work.wait_while(locked(&self.work), |work| {
+            self.has_work.wait_while(&mut self.work.lock(), |work| {
                 !work.has_requests && work.next.is_none() && !work.is_ending
             });
-            drop(waiting);
             std::thread::sleep(GATHER);
             let next;
-            (next, is_ending) = locked(&self.work).take(&mut batches);
+            (next, is_ending) = self.work.lock().take(&mut batches);
             let is_last = matches!(next, Some((Output::Nowhere, _)));
             let (before, after) = if is_last { (None, next) } else { (next, None) };
             writer.turn_to(before);
@@ -256,15 +255,11 @@ impl Work {
     fn take(&mut self, batches: &mut Vec<Batch>) -> (Option<(Output, AccessLogForm)>, bool) {
         batches.resize_with(self.waiting.len(), Batch::default);
         for (waiting, batch) in self.waiting.iter().zip(batches) {
-            std::mem::swap(&mut *locked(waiting), batch);
+            std::mem::swap(&mut *waiting.lock(), batch);
         }
         self.has_requests = false;
         (self.next.take(), self.is_ending)
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes lines and writes many at once.

@@ -6,9 +6,10 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
+
 use std::time::SystemTime;
 
+use parking_lot::RwLock;
 use serde::Serialize;
 
 use crate::access_log::{FILE_MODE, time_text};
@@ -83,12 +84,12 @@ impl AuditLog {
     /// The file cannot be opened. The log stays as it was.
     pub fn turn_to(&self, path: &Path) -> io::Result<()> {
         Self::new(path).check()?;
-        *self.path.write().unwrap_or_else(PoisonError::into_inner) = file_at(path);
+        *self.path.write() = file_at(path);
         Ok(())
     }
 
     fn path(&self) -> Option<PathBuf> {
-        let path = self.path.read().unwrap_or_else(PoisonError::into_inner);
+        let path = self.path.read();
         path.clone()
     }
 

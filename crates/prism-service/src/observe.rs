@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prism_http::{RequestHead, Version};
 
 use crate::EndedBy;
@@ -243,7 +244,7 @@ impl Requests {
     /// The requests of the calling thread.
     pub fn of_thread(self: &Arc<Self>) -> RequestsOfThread {
         let tallies = Arc::<Mutex<Tallies>>::default();
-        locked(&self.workers).push(tallies.clone());
+        self.workers.lock().push(tallies.clone());
         RequestsOfThread {
             tallies,
             log: self.log.of_thread(),
@@ -254,8 +255,8 @@ impl Requests {
     /// The sums of all threads since the start.
     pub fn totals(&self) -> Tallies {
         let mut totals = Tallies::default();
-        for worker in locked(&self.workers).iter() {
-            totals.add_all(&locked(worker));
+        for worker in self.workers.lock().iter() {
+            totals.add_all(&worker.lock());
         }
         totals
     }
@@ -269,7 +270,7 @@ impl RequestsOfThread {
 
     /// Adds a request.
     pub fn add(&self, answered: &Answered<'_>) {
-        locked(&self.tallies).add(answered);
+        self.tallies.lock().add(answered);
         self.log.write(answered);
         if answered.about.is_administrative {
             answered.record_in(&self.all.audit);
@@ -330,8 +331,4 @@ impl Tally {
         self.received_bytes += other.received_bytes;
         self.sent_bytes += other.sent_bytes;
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

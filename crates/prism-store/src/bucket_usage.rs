@@ -18,10 +18,10 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, HashMap},
     ops::Bound,
-    sync::{PoisonError, RwLock},
 };
 
 use fjall::PersistMode;
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -108,7 +108,7 @@ impl UsageOfBuckets {
     }
 
     pub(crate) fn get(&self, bucket: &str) -> BucketUsage {
-        let sums = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let sums = self.0.read();
         sums.get(bucket).copied().unwrap_or_default()
     }
 
@@ -137,7 +137,7 @@ impl UsageOfBuckets {
         if new.is_empty() {
             return;
         }
-        let mut sums = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sums = self.0.write();
         for (bucket, usage) in new {
             if usage == BucketUsage::default() {
                 sums.remove(&bucket)

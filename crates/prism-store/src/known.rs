@@ -5,9 +5,10 @@ use std::{
     collections::HashMap,
     ops::Range,
     sync::atomic::{AtomicU64, Ordering},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use crate::{blocks::BLOCK_LEN, layout::FileId};
 
@@ -65,7 +66,7 @@ impl Known {
             return at;
         }
         let oldest = self.now_s().saturating_sub(recheck_s).max(1);
-        let files = self.locked();
+        let files = self.files.lock();
         let Some(good) = files.by_id.get(&id).filter(|good| good.changed == changed) else {
             return at;
         };
@@ -81,7 +82,7 @@ impl Known {
     /// Notes that one of a file's `count` blocks was found good.
     pub(crate) fn note_good(&self, id: FileId, changed: Changed, index: usize, count: usize) {
         let now_s = u32::try_from(self.now_s()).unwrap_or(u32::MAX);
-        let mut files = self.locked();
+        let mut files = self.files.lock();
         files.make_room(count);
         let good = files.by_id.get(&id);
         if good.is_none_or(|good| good.changed != changed || good.at_s.len() != count) {
@@ -94,10 +95,6 @@ impl Known {
         if let Some(at_s) = good.and_then(|good| good.at_s.get_mut(index)) {
             *at_s = now_s;
         }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Files> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -152,7 +149,7 @@ mod tests {
         for n in 0..2 * FILES_MAX as u64 {
             known.note_good(FileId::from_bytes(n.to_be_bytes()), CHANGED, 0, 20);
         }
-        let files = known.locked();
+        let files = known.files.lock();
         assert!(files.by_id.len() <= FILES_MAX);
         let blocks: usize = files.by_id.values().map(|good| good.at_s.len()).sum();
         assert_eq!(files.blocks, blocks);

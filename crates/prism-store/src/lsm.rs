@@ -3,10 +3,7 @@
 use std::{
     fs, io,
     path::Path,
-    sync::{
-        Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -15,6 +12,7 @@ use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions,
     OwnedWriteBatch, PersistMode, Snapshot, UserKey, UserValue,
 };
+use parking_lot::{Mutex, RwLock};
 use prism_audit::{LogTag, TreeFault};
 
 use crate::{
@@ -251,18 +249,14 @@ impl Lsm {
         tagged.commit()?;
         self.commits.store(commits, Ordering::Release);
         let after = self.db.snapshot();
-        let mut committed = self
-            .committed
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut committed = self.committed.write();
         *committed = after;
         Ok(())
     }
 
     /// The trees as of the last commit: every commit is whole or absent.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let committed = self.committed.read();
-        committed.unwrap_or_else(PoisonError::into_inner).clone()
+        self.committed.read().clone()
     }
 }
 

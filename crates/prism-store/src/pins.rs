@@ -1,10 +1,9 @@
 //! The manifests that are being read. An open file outlives its name, but the other files of the
 //! object would be gone, so they stay as long as a reader has the object.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
 
 use crate::layout::FileId;
 
@@ -23,12 +22,12 @@ struct Pinned {
 
 impl Pins {
     pub(crate) fn pin(&self, manifest: FileId) {
-        self.locked().entry(manifest).or_default().readers += 1;
+        self.by_manifest.lock().entry(manifest).or_default().readers += 1;
     }
 
     /// A reader is done; whether the caller has to collect the manifest now.
     pub(crate) fn unpin(&self, manifest: FileId) -> bool {
-        let mut pins = self.locked();
+        let mut pins = self.by_manifest.lock();
         let Some(pin) = pins.get_mut(&manifest) else {
             return false;
         };
@@ -44,19 +43,13 @@ impl Pins {
     /// The object is gone; whether the caller has to collect the manifest now. Otherwise its last
     /// reader will.
     pub(crate) fn doom(&self, manifest: FileId) -> bool {
-        match self.locked().get_mut(&manifest) {
+        match self.by_manifest.lock().get_mut(&manifest) {
             None => true,
             Some(pin) => {
                 pin.doomed = true;
                 false
             }
         }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, HashMap<FileId, Pinned>> {
-        self.by_manifest
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

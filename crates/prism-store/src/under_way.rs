@@ -4,10 +4,10 @@
 use std::{
     collections::HashMap,
     iter,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::{Duration, Instant},
 };
 
+use parking_lot::{Condvar, Mutex, RwLock};
 use prism_cluster::replica::{Pending, Stamp};
 
 use crate::{error::Error, scope::Scope};
@@ -34,25 +34,25 @@ pub(crate) struct Index {
 
 impl Index {
     pub(crate) fn get(&self, scope: &Scope) -> Option<Pending> {
-        self.read().get(scope).map(|open| open.pending)
+        self.open.read().get(scope).map(|open| open.pending)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.read().is_empty()
+        self.open.read().is_empty()
     }
 
     pub(crate) fn insert(&self, scope: Scope, pending: Pending) {
         let since = Instant::now();
-        self.write().insert(scope, Open { pending, since });
+        self.open.write().insert(scope, Open { pending, since });
     }
 
     pub(crate) fn remove(&self, scope: &Scope) {
-        self.write().remove(scope);
+        self.open.write().remove(scope);
     }
 
     /// The changes that are `wanted`.
     pub(crate) fn select(&self, wanted: impl Fn(&Scope, &Open) -> bool) -> Vec<(Scope, Pending)> {
-        let open = self.read();
+        let open = self.open.read();
         let found = open.iter().filter(|(scope, open)| wanted(scope, open));
         found
             .map(|(scope, open)| (scope.clone(), open.pending))
@@ -61,15 +61,7 @@ impl Index {
 
     /// Whether any change of a bucket is open.
     pub(crate) fn has_any_of(&self, bucket: &str) -> bool {
-        self.read().keys().any(|scope| scope.bucket == bucket)
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, HashMap<Scope, Open>> {
-        self.open.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, HashMap<Scope, Open>> {
-        self.open.write().unwrap_or_else(PoisonError::into_inner)
+        self.open.read().keys().any(|scope| scope.bucket == bucket)
     }
 }
 
@@ -103,7 +95,7 @@ impl Locks {
     /// [`Error::Stalled`].
     pub(crate) fn lock(&self, scopes: &[Scope]) -> Result<Locked<'_>, Error> {
         let until = Instant::now() + LOCK_LIMIT;
-        let mut state = self.locked();
+        let mut state = self.state.lock();
         if state.callers >= CALLERS_MAX {
             return Err(Error::Stalled);
         }
@@ -115,8 +107,7 @@ impl Locks {
                 state.callers -= 1;
                 return Err(Error::Stalled);
             }
-            let waited = self.free.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.free.wait_for(&mut state, left);
         }
         let scopes = scopes.to_vec();
         state
@@ -130,24 +121,20 @@ impl Locks {
 
     /// Whether the change with this stamp is under way.
     pub(crate) fn is_under_way(&self, scope: &Scope, stamp: Stamp) -> bool {
-        self.locked().locked.get(scope) == Some(&Some(stamp))
+        self.state.lock().locked.get(scope) == Some(&Some(stamp))
     }
 
     /// Whether anything of a bucket is under way.
     pub(crate) fn is_busy(&self, bucket: &str) -> bool {
-        let state = self.locked();
+        let state = self.state.lock();
         state.locked.keys().any(|scope| scope.bucket == bucket)
-    }
-
-    fn locked(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Locked<'_> {
     /// Marks the change as under way.
     pub(crate) fn begin(&self, stamp: Stamp) {
-        let mut state = self.locks.locked();
+        let mut state = self.locks.state.lock();
         for scope in &self.scopes {
             if let Some(change) = state.locked.get_mut(scope) {
                 *change = Some(stamp);
@@ -164,7 +151,7 @@ impl Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        let mut state = self.locks.locked();
+        let mut state = self.locks.state.lock();
         state.callers -= 1;
         for scope in &self.scopes {
             state.locked.remove(scope);
@@ -197,7 +184,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(count.into_inner().unwrap(), 400);
+        assert_eq!(count.into_inner(), 400);
         assert!(!locks.is_busy("b"));
     }
 

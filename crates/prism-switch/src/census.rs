@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{MapCore, MapFlags};
+use parking_lot::Mutex;
 
 use crate::error::{KernelError, kernel};
 use crate::layout::{address, from_bytes};
@@ -36,12 +36,12 @@ impl LastCensus {
     /// The census; `None` before the end of the agent's first walk. Walks start at most once a
     /// second.
     pub fn get(&self) -> Option<Census> {
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = self.0.lock();
         last.clone()
     }
 
     pub(crate) fn set(&self, census: Census) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(census);
+        *self.0.lock() = Some(census);
     }
 }
 

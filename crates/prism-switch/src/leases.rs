@@ -10,7 +10,7 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_proto::control::{RunId, Term};
@@ -23,6 +23,7 @@ use tokio::sync::{Notify, Semaphore};
 use connection::Greeting;
 use hosts::Hosts;
 use keys::Keys;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use parting::Parting;
 use table::{Announced, Ending, LeaseTable, Run};
 
@@ -108,12 +109,12 @@ impl Leases {
         table.heard.retain(|node| nodes.contains(node));
         table.told.retain(|node, _| nodes.contains(node));
         drop(table);
-        *locked(&self.hosts) = hosts;
+        *self.hosts.lock() = hosts;
     }
 
     /// Grants leases by these keys from now on. A lease by another one goes on.
     pub fn set_keys(&self, keys: impl IntoIterator<Item = LeaseKey>) {
-        *locked(&self.keys) = Keys::new(keys);
+        *self.keys.lock() = Keys::new(keys);
     }
 
     /// Grants leases. The future never ends; drop it to stop.
@@ -152,7 +153,7 @@ impl Leases {
 
     /// Counts one more unidentified connection. `None` if its address has too many.
     fn enter(&self, from: IpAddr, gives_way: &Arc<Notify>) -> Option<u64> {
-        let mut newcomers = locked(&self.newcomers);
+        let mut newcomers = self.newcomers.lock();
         let entered = newcomers.enter(from, HANDSHAKE_BOUNDS, gives_way.clone());
         let Entered { age, gives_way } = entered?;
         if let Some(oldest) = gives_way {
@@ -163,13 +164,13 @@ impl Leases {
 
     /// Logs refused leases, at a limited rate.
     fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
-        if let Some(times) = locked(&self.refusals).count_event(Instant::now()) {
+        if let Some(times) = self.refusals.lock().count_event(Instant::now()) {
             tracing::warn!(%from, error = %why, times, "refused leases");
         }
     }
 
     fn table(&self) -> MutexGuard<'_, LeaseTable> {
-        locked(&self.table)
+        self.table.lock()
     }
 
     /// Grants the lease. Returns whether it has: there are none while another switch grants them.
@@ -271,8 +272,8 @@ impl Leases {
     /// than `limit`.
     pub(crate) fn wait_for_news(&self, limit: Duration) {
         let is_quiet = |table: &mut LeaseTable| !std::mem::take(&mut table.has_news);
-        // A panic elsewhere poisons the lock; then there may be news too.
-        let _ = self.news.wait_timeout_while(self.table(), limit, is_quiet);
+        self.news
+            .wait_while_for(&mut self.table.lock(), is_quiet, limit);
     }
 
     /// Answers the runs that take no more clients. `decide` gets the addresses of their node and
@@ -283,7 +284,7 @@ impl Leases {
         alive: &Alive,
         decide: impl Fn(&[IpAddr], Instant) -> Option<NewClients>,
     ) {
-        let hosts = locked(&self.hosts);
+        let hosts = self.hosts.lock();
         let mut table = self.table();
         let unanswered = table.leases.iter_mut().filter(|(_, l)| l.answer.is_none());
         for ((node, _), lease) in unanswered {
@@ -299,7 +300,7 @@ impl Leases {
 
     /// The first addresses of all nodes.
     pub(crate) fn nodes(&self) -> HashSet<IpAddr> {
-        locked(&self.hosts).nodes()
+        self.hosts.lock().nodes()
     }
 
     /// The terms that the living nodes know. `expected` is the number of nodes to wait for.
@@ -392,7 +393,7 @@ impl Leases {
     /// The nodes that live, those of them that take new clients and place objects as most do, and
     /// the nodes that are known to have died.
     pub(crate) fn alive(&self) -> Alive {
-        let hosts = locked(&self.hosts);
+        let hosts = self.hosts.lock();
         let table = self.table();
         let leases = table.leases.iter().map(|(run, l)| (run.0, l.withdrawn));
         let ending = table.ending.iter().map(|(run, e)| (run.0, e.withdrawn));
@@ -414,7 +415,7 @@ impl Leases {
 
     /// The changes since the last call that are certain at `now`: of each address of a node.
     pub(crate) fn take_changes(&self, now: Instant) -> Vec<LeaseChange> {
-        let hosts = locked(&self.hosts);
+        let hosts = self.hosts.lock();
         let mut table = self.table();
         let mut changes = Vec::new();
         for (node, run) in std::mem::take(&mut table.returned) {
@@ -437,11 +438,6 @@ impl Leases {
         }
         changes
     }
-}
-
-/// Locks, also after a panic elsewhere: no panic leaves this state half-changed.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

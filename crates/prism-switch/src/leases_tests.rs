@@ -530,7 +530,7 @@ fn a_node_with_two_addresses_lives_and_dies_as_one() {
     let leases = leases_of([both.to_vec(), vec![node(2)]]);
     let now = Instant::now();
     for by in both {
-        let known = locked(&leases.hosts).node_of(by);
+        let known = leases.hosts.lock().node_of(by);
         assert_eq!(known, Some(both[0]), "the lease may be by {by}");
     }
     leases.begin(&greeting((both[0], RUN), 7), now);

@@ -5,9 +5,9 @@
 //! only if the operation that they belong to fails; they then have the verifier's reasons.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::PrintLevel;
+use parking_lot::Mutex;
 
 /// Most warnings that are kept for a failure. The verifier's log is one of them.
 const MAX_WARNINGS: usize = 32;
@@ -34,13 +34,13 @@ fn print(level: PrintLevel, text: String) {
     let text = text.trim_end();
     tracing::debug!(target: "libbpf", "{text}");
     if matches!(level, PrintLevel::Warn) {
-        let mut warnings = WARNINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warnings = WARNINGS.lock();
         warnings.keep(text);
     }
 }
 
 fn take() -> Warnings {
-    std::mem::take(&mut *WARNINGS.lock().unwrap_or_else(PoisonError::into_inner))
+    std::mem::take(&mut *WARNINGS.lock())
 }
 
 /// The last warnings, within bounds.

@@ -4,8 +4,9 @@
 //! KeyUpdate, and only the key log has those. So each connection gets a key log of its own,
 //! which keeps the two application secrets in memory and writes nothing anywhere.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustls::{Connection, ConnectionTrafficSecrets, KeyLog, ProtocolVersion};
 
 use crate::handshake::HandshakeError;
@@ -29,7 +30,7 @@ impl Capture {
 
     /// Whether the secrets of a TLS 1.3 session have been seen.
     pub(crate) fn is_tls13(&self) -> bool {
-        self.secrets().server.is_some()
+        self.0.lock().server.is_some()
     }
 
     /// Ends `connection`, whose handshake is over, and gives the keys of its session. rustls
@@ -54,7 +55,7 @@ impl Capture {
             return keys().ok_or(HandshakeError::NoSecrets);
         }
         let (suite, ..) = parts(&write).ok_or(HandshakeError::NoSecrets)?;
-        let TrafficSecrets { client, server } = std::mem::take(&mut *self.secrets());
+        let TrafficSecrets { client, server } = std::mem::take(&mut *self.0.lock());
         let (Some(client), Some(server)) = (client, server) else {
             return Err(HandshakeError::NoSecrets);
         };
@@ -70,10 +71,6 @@ impl Capture {
             write: direction(write, write_sequence),
         })
     }
-
-    fn secrets(&self) -> MutexGuard<'_, TrafficSecrets> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The first application traffic secrets of one TLS 1.3 session.
@@ -85,7 +82,7 @@ struct TrafficSecrets {
 
 impl KeyLog for Capture {
     fn log(&self, label: &str, _client_random: &[u8], secret: &[u8]) {
-        let mut secrets = self.secrets();
+        let mut secrets = self.0.lock();
         match label {
             CLIENT_LABEL => secrets.client = Secret::new(secret).ok(),
             SERVER_LABEL => secrets.server = Secret::new(secret).ok(),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use prism_common::followed::FollowedFiles;
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +75,7 @@ impl Duties {
     }
 
     pub(crate) fn of(&self, server: SocketAddr) -> Duty {
-        self.table().get(&server).copied().unwrap_or_default()
+        self.table.lock().get(&server).copied().unwrap_or_default()
     }
 
     /// Reads the file if it is a new one: another process of this node may have written it during a
@@ -86,7 +86,7 @@ impl Duties {
     /// for another version.
     pub(crate) fn refresh(&self) -> io::Result<bool> {
         match &self.file {
-            Some(file) => file.refresh(&mut self.table()),
+            Some(file) => file.refresh(&mut self.table.lock()),
             None => Ok(false),
         }
     }
@@ -96,7 +96,7 @@ impl Duties {
     /// # Errors
     /// The file cannot be written, or is malformed. The duties are as before.
     pub(crate) fn set(&self, servers: &[SocketAddr], duty: Duty) -> io::Result<()> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if let Some(file) = &self.file {
             file.refresh(&mut table)?;
         }
@@ -117,10 +117,6 @@ impl Duties {
         }
         *table = new;
         Ok(())
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,8 +6,10 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::server::Server;
 
@@ -36,7 +38,7 @@ impl IdleLimit {
             return;
         }
         let shortest = self.shortest(now).unwrap_or(idle_for).min(idle_for);
-        *self.locked() = Some(Ended {
+        *self.0.lock() = Some(Ended {
             idle_for: shortest,
             at: now,
         });
@@ -49,13 +51,9 @@ impl IdleLimit {
     }
 
     fn shortest(&self, now: Instant) -> Option<Duration> {
-        let ended = *self.locked();
+        let ended = *self.0.lock();
         let ended = ended.filter(|ended| now < ended.at + KNOWN_FOR);
         ended.map(|ended| ended.idle_for)
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Option<Ended>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,9 +7,10 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prism_proxy::Answer;
 
 use crate::pool::{Pool, UnderWay};
@@ -45,27 +46,27 @@ pub(crate) struct Lease {
 impl Parking {
     /// Whether another answer may wait.
     pub(crate) fn has_room(&self) -> bool {
-        self.locked().len() < MAX_PARKED
+        self.0.lock().len() < MAX_PARKED
     }
 
     /// Keeps an answer for the request `id`.
     pub(crate) fn park(&self, id: u64, parked: Parked) {
-        self.locked().insert(id, parked);
+        self.0.lock().insert(id, parked);
     }
 
     /// The upstream whose answer to the request `id` waits here.
     pub(crate) fn pool_of(&self, id: u64) -> Option<Arc<Pool>> {
-        self.locked().get(&id).map(|parked| parked.pool.clone())
+        self.0.lock().get(&id).map(|parked| parked.pool.clone())
     }
 
     /// The answer to the request `id`, if it waits here.
     pub(crate) fn take(&self, id: u64) -> Option<Parked> {
-        self.locked().remove(&id)
+        self.0.lock().remove(&id)
     }
 
     /// Drops the answers whose connections have not come.
     pub(crate) fn expire(&self, now: Instant) {
-        let mut parked = self.locked();
+        let mut parked = self.0.lock();
         let before = parked.len();
         parked.retain(|_, parked| parked.until > now);
         if parked.len() < before {
@@ -75,10 +76,6 @@ impl Parking {
                 "dropped parked answers whose connections did not come"
             );
         }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, HashMap<u64, Parked>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prism_config::{Config, Upstream, seconds};
 use prism_figures::ServerState as ServerFigures;
 use prism_handoff::Process;
@@ -238,8 +239,7 @@ impl Shared {
 
     /// The assignments to other nodes; `None` after the first call.
     pub(crate) fn take_parcels(&self) -> Option<mpsc::Receiver<Parcel>> {
-        let parcels = self.parcels_to_send.lock();
-        parcels.unwrap_or_else(PoisonError::into_inner).take()
+        self.parcels_to_send.lock().take()
     }
 
     /// The node to which a connection is handed off for its unread request, if there is one. A

@@ -27,7 +27,6 @@ use crate::peers::Peers;
 use crate::proxied::read_header;
 use crate::relay_stream::RelayStream;
 use crate::worker::Worker;
-use prism_common::supervise::locked;
 use prism_pki::{Identity, peer_name};
 
 /// The time limit of a peer's TLS handshake.
@@ -296,7 +295,7 @@ impl Acceptor {
 
     /// Logs some of the refused connections.
     fn refused(&self, from: SocketAddr, why: &dyn std::fmt::Display, what: &str) {
-        let mut refusals = locked(&self.worker.process.refusals);
+        let mut refusals = self.worker.process.refusals.lock();
         if let Some(times) = refusals.count_event(Instant::now()) {
             tracing::warn!(%from, error = %why, times, "{what}");
         }

@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use anyhow::Context;
 use prism_cluster::{Fault, LineageMark, Memory};
-use prism_common::supervise::locked;
 use prism_etcd::{Change, LeaseId};
 
 use super::etcd::{CHANGES_AT_ONCE, Key};
@@ -47,7 +46,7 @@ impl Participant {
             }
             let are_known = self.noted_users.get() == Some(known.users_in_etcd());
             if noted.mark == Some(mark) && are_known && !are_marks_due {
-                locked(&self.channels.settled).note(mark, Instant::now());
+                self.channels.settled.lock().note(mark, Instant::now());
                 return Ok(());
             }
             let present = self.channels.users.borrow().clone();
@@ -70,7 +69,7 @@ impl Participant {
         self.has_unsaved_marks.set(false);
         self.noted_users.set(Some(known.users_in_etcd()));
         self.ledger.note(mark);
-        locked(&self.channels.settled).note(mark, Instant::now());
+        self.channels.settled.lock().note(mark, Instant::now());
         Ok(())
     }
 

@@ -1,9 +1,10 @@
 //! Secrets with the signing keys that are derived from them. A derivation takes four HMACs with
 //! fresh keys, which is most of the time of a verification.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use aws_lc_rs::hmac;
+use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use crate::canonical::{Scope, signing_key};
@@ -32,8 +33,7 @@ impl Secret {
 
     /// The key that signs within a scope, of the region and service of all other calls.
     pub(super) fn signing_key(&self, scope: Scope<'_>) -> Arc<hmac::Key> {
-        let derived = self.derived.lock();
-        let mut derived = derived.unwrap_or_else(PoisonError::into_inner);
+        let mut derived = self.derived.lock();
         match &*derived {
             Some(derived) if derived.date == scope.date => derived.key.clone(),
             _ => {

@@ -3,12 +3,13 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::RwLock;
 use prism_cluster::replica::{Phase, Stamp, StampClock, origin};
 use prism_common::group::Group;
 
@@ -102,13 +103,13 @@ impl Committer {
     }
 
     pub(crate) fn past(&self) -> Arc<Past> {
-        let past = self.past.read().unwrap_or_else(PoisonError::into_inner);
+        let past = self.past.read();
         Arc::clone(&past)
     }
 
     /// Takes the place of the past in memory, once it is on the disk.
     pub(super) fn set_past(&self, past: Arc<Past>) {
-        *self.past.write().unwrap_or_else(PoisonError::into_inner) = past;
+        *self.past.write() = past;
     }
 
     /// A stamp above `above`, the present one of the key.
@@ -144,7 +145,7 @@ impl Names {
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        let names = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        let names = self.live.read();
         names.contains(name)
     }
 
@@ -153,7 +154,7 @@ impl Names {
     }
 
     pub(crate) fn set(&self, name: &str, is_there: bool) {
-        let mut names = self.live.write().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.live.write();
         if is_there {
             names.insert(name.to_owned())
         } else {

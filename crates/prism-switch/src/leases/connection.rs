@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::parting::Parting;
 use super::table::{LeaseTable, Run};
-use super::{Leases, keys, locked};
+use super::{Leases, keys};
 
 /// The time in which a connection must identify itself.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -59,7 +59,7 @@ impl Leases {
             admitted = greeting => admitted.unwrap_or(Err(io::ErrorKind::TimedOut.into())),
             () = gives_way.notified() => Err(io::Error::other("it had to give way to others")),
         };
-        locked(&self.newcomers).leave(age);
+        self.newcomers.lock().leave(age);
         let (greeting, _counted) = admitted?;
         watch_host(&stream)?;
         if self.begin(&greeting, Instant::now()) {
@@ -162,11 +162,11 @@ impl Leases {
         stream.write_all(&challenge).await?;
         let mut message = [0; MESSAGE_BYTES];
         stream.read_exact(&mut message).await?;
-        let signed = locked(&self.keys).read(&message)?;
+        let signed = self.keys.lock().read(&message)?;
         let request = signed.request.message;
         let via = request.owner.via.to_canonical();
         let run = request.run;
-        let node = locked(&self.hosts).node_of(via);
+        let node = self.hosts.lock().node_of(via);
         let node = node.filter(|_| signed.is_for(via));
         let is_lease = request.ops == Ops::QUERY
             && run != RunId::NONE

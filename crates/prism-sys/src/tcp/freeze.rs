@@ -20,7 +20,8 @@
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::bpf;
 use super::program::{self, ProgramError};
@@ -81,7 +82,7 @@ impl Freezer {
     pub fn renew(&self) -> Result<(), ProgramError> {
         let fence = fence(self.mark)?;
         self.check()?;
-        let mut fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fences = self.fences.lock();
         fences.push(fence);
         Ok(())
     }

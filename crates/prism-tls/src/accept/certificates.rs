@@ -1,8 +1,9 @@
 //! The certificates that are served, chosen by host name, and their reload.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, RwLock};
 use rustls::SignatureScheme;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -42,7 +43,7 @@ impl Certificates {
     /// # Errors
     /// If a file cannot be read, or has a fault. All old certificates then stay in force.
     pub fn reload(&self) -> Result<(), CertificateError> {
-        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = self.given.lock();
         self.put_in_force(Table::load(&self.files, given.as_ref())?);
         Ok(())
     }
@@ -63,7 +64,7 @@ impl Certificates {
             key: Arc::new(certified),
             names,
         };
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut given = self.given.lock();
         // The files are not read, because a faulty one must not hold this back.
         let mut table = Table::clone(&self.table());
         if let Some(old) = given.as_ref() {
@@ -76,7 +77,7 @@ impl Certificates {
     }
 
     fn put_in_force(&self, table: Table) {
-        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+        *self.table.write() = Arc::new(table);
     }
 
     /// The host names that have a certificate, sorted.
@@ -89,10 +90,7 @@ impl Certificates {
     }
 
     fn table(&self) -> Arc<Table> {
-        self.table
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.table.read().clone()
     }
 }
 

@@ -8,9 +8,10 @@
 //! `ticket_key` has the form of a ticket. rustls decides what it holds.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
+use parking_lot::Mutex;
 use rustls::server::ProducesTickets;
 use rustls::time_provider::TimeProvider;
 
@@ -88,17 +89,13 @@ impl Tickets {
     /// If their number or length is wrong. The old ones then stay in force.
     pub fn replace_secrets(&self, secrets: &[Secret]) -> Result<(), TicketsError> {
         let period = period(&*self.clock, self.rotation_s);
-        *self.state() = State::new(secrets, period, self.rotation_s)?;
+        *self.state.lock() = State::new(secrets, period, self.rotation_s)?;
         Ok(())
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ring(&self) -> Arc<Ring> {
         let period = period(&*self.clock, self.rotation_s);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.ring.period != period {
             state.ring = Arc::new(Ring::new(&state.roots, period, self.rotation_s));
         }

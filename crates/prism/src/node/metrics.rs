@@ -1,7 +1,6 @@
 //! The metrics of a node.
 
 use prism_cluster::Status;
-use prism_common::supervise::locked;
 use prism_core::Core;
 use prism_handoff::observe::tasks_restarted;
 use prism_handoff::trace::{BUCKETS_NS, Part};
@@ -168,7 +167,7 @@ fn add_backends(node: &Core, has_objects: bool, metrics: &mut Vec<Metric>) {
             let metric = Metric::new("backend_state", help, Value::Gauge(value));
             metrics.push(metric.with("backend", name.as_str()).with("state", label));
         }
-        let is_suspect = locked(&node.process.health).is_suspect(name.as_str());
+        let is_suspect = node.process.health.lock().is_suspect(name.as_str());
         let value = f64::from(u8::from(is_suspect));
         let help = "1 if the backend leaves this node's handshakes unanswered.";
         let metric = Metric::new("backend_suspect", help, Value::Gauge(value));

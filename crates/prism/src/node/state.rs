@@ -4,7 +4,6 @@
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use prism_common::supervise::locked;
 use prism_config::Config;
 use prism_core::NodeFigures;
 use prism_figures::{
@@ -199,7 +198,7 @@ fn steps(server: &Server) -> Vec<StepTally> {
 /// The backends that leave this node's handshakes unanswered.
 fn suspects(server: &Server) -> Vec<String> {
     let view = server.core.view.now();
-    let health = locked(&server.core.process.health);
+    let health = server.core.process.health.lock();
     let names = view.backends().map(|name| name.as_str());
     let suspects = names.filter(|name| health.is_suspect(name));
     suspects.map(str::to_owned).collect()

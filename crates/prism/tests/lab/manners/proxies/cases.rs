@@ -264,7 +264,7 @@ pub const CASES: [Case; 17] = [
             };
             client.send(b" text");
             let mut body = Vec::new();
-            client.body(&head, &Method::Post, |piece| body.extend_from_slice(piece));
+            client.body(&head, &Method::POST, |piece| body.extend_from_slice(piece));
             format!("{} {}", head.status(), String::from_utf8_lossy(&body))
         },
         server: |stream, _| {
@@ -331,7 +331,7 @@ fn seen(client: &mut Client) -> String {
             continue;
         }
         let mut body = Vec::new();
-        let read = client.try_body(&head, &Method::Get, |piece| body.extend_from_slice(piece));
+        let read = client.try_body(&head, &Method::GET, |piece| body.extend_from_slice(piece));
         return match read {
             Ok(()) => text + &String::from_utf8_lossy(&body) + ", whole\n",
             Err(_) => text + "cut\n",
