@@ -198,8 +198,9 @@ impl Objects {
         }
     }
 
-    /// Tells the backends of a deletion before a client hears that the bucket is gone. The node that
-    /// deleted the bucket may have ended before it told them, and etcd alone can lose the record.
+    /// Tells the backends of a deletion before a client hears that the bucket is gone. The node
+    /// that deleted the bucket may have ended before it told them, and etcd alone can lose the
+    /// record.
     async fn make_deletion_known(&self, name: &str) -> Result<(), S3Error> {
         match self.replicator.agreed(name).await? {
             Some(record) => self.replicator.try_push_record(name, &record).await,

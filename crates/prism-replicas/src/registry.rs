@@ -128,7 +128,8 @@ impl Replicator {
     ///
     /// # Errors
     /// [`Code::OperationAborted`]: a backend has another bucket of this name, whose deletion
-    /// nothing proves. Unavailable if no backend in sync acts by the record: etcd alone can lose it.
+    /// nothing proves. Unavailable if no backend in sync acts by the record: etcd alone can lose
+    /// it.
     pub async fn try_push_record(&self, bucket: &str, record: &Bucket) -> Result<(), S3Error> {
         let question = Question::TakeBucket {
             bucket: bucket.to_owned(),
