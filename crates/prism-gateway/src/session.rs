@@ -214,7 +214,8 @@ impl<S: Service> Gateway<S> {
             match Box::pin(self.hand_off(client, request, &to)).await {
                 Some(stays) => client = stays,
                 None => {
-                    self.observe(sight, about, None, &AnswerRecord::default(), None);
+                    let head = Some(&request.head);
+                    self.observe(sight, about, head, &AnswerRecord::default(), None);
                     return None;
                 }
             }
