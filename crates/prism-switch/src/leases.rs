@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use prism_proto::control::{RunId, Term};
 use prism_proto::lease::{Done, NewClients, TermNotice};
 use prism_proto::newcomers::{Bounds, Entered, LogThrottle, Newcomers};
@@ -23,7 +24,6 @@ use tokio::sync::{Notify, Semaphore};
 use connection::Greeting;
 use hosts::Hosts;
 use keys::Keys;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use parting::Parting;
 use table::{Announced, Ending, LeaseTable, Run};
 

@@ -499,7 +499,13 @@ fn an_agent_that_has_started_judges_nobody_for_a_while() {
 fn a_node_hears_the_verdict_at_once_and_whenever_it_changes() {
     with_leases(|leases, address| async move {
         leases.table().placements = Placements::new(Instant::now() - SETTLING);
-        leases.set_nodes((1..4).map(|n| vec![node(n)]));
+        let nodes: Vec<IpAddr> = (1..4).map(node).collect();
+        leases.set_nodes(nodes.iter().map(|node| vec![*node]));
+        leases.set_keys([LeaseKey {
+            key_id: KEY_ID,
+            key: key(),
+            nodes: nodes.into_iter().collect(),
+        }]);
         let ask = async |n, digest| {
             let asked = ask_with(address, node(n), RUN, digest, key()).await;
             asked.unwrap().0
