@@ -4,6 +4,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// The end of the year 9999, in seconds since 1970. The form has no later time, and the library
+/// panics at one; a clock can be that wrong.
+const LAST_S: u64 = 253_402_300_799;
+
 /// The value of `Date`, which one thread formats once a second.
 #[derive(Debug, Default)]
 pub struct DateCache(RefCell<Option<(u64, Rc<str>)>>);
@@ -22,7 +26,8 @@ impl DateCache {
 }
 
 fn imf_fixdate(unix_time_s: u64) -> Rc<str> {
-    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(unix_time_s)).into()
+    let time = Duration::from_secs(unix_time_s.min(LAST_S));
+    httpdate::fmt_http_date(UNIX_EPOCH + time).into()
 }
 
 #[cfg(test)]
