@@ -25,10 +25,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use parking_lot::Mutex;
 use prism_common::absent::present;
 
 use journal::{Log, Tail};
-use parking_lot::Mutex;
 pub use tag::LogTag;
 pub use versions::tables;
 

@@ -170,9 +170,8 @@ section! {
     pub admin_listen: Option<SocketAddr>,
     /// Default: `[s3]`, which several services do not have. The users.
     pub s3: Option<S3>,
-    /// Default: none. The networks of proxies in front of the service, such as `10.0.0.0/8`. What
-    /// they say of a client in `X-Forwarded-For` counts, and bounds for one address do not apply to
-    /// them.
+    /// Default: none. The networks of proxies in front of the service, such as `10.0.0.0/8`. Their
+    /// `X-Forwarded-For` names the client, and bounds for one address do not apply to them.
     #[serde(skip_serializing_if = "Networks::is_empty")]
     pub trusted_proxies: Networks,
     /// Default: false. Each connection of a trusted proxy begins with a header of the PROXY

@@ -46,8 +46,8 @@ impl Connection {
         let _ = tokio::time::timeout(LINGER, dropping).await;
     }
 
-    /// Ends the connection by a reset, by which the client learns that more was to come. What it
-    /// has not taken may be lost.
+    /// Ends the connection by a reset, by which the client learns that more was to come. Bytes that
+    /// the client has not taken may be lost.
     pub fn reset(self) {
         if let Some(stream) = &self.stream {
             // A socket that has none is closed in order.

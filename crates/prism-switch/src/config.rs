@@ -193,7 +193,7 @@ impl SwitchConfig {
         nodes.any(|node| node.roles.frontend && self.is_here(node))
     }
 
-    /// A description of the first fault. Those that `prism-config` finds are not looked for again.
+    /// A description of the first fault. Faults that `prism-config` finds are not looked for again.
     pub(crate) fn problem(&self) -> Option<String> {
         if self.interfaces.len() > MAX_INTERFACES {
             return Some(format!("more than {MAX_INTERFACES} interfaces"));

@@ -99,7 +99,7 @@ impl Io for Client {
 }
 
 impl Client {
-    /// What it got, without the identifiers of its requests.
+    /// The bytes that the client got, without the identifiers of its requests.
     pub fn text(&self) -> String {
         let text = String::from_utf8_lossy(&self.got);
         let mut parts = text.split("X-Request-ID: ");

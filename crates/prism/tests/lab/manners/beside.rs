@@ -1,5 +1,5 @@
 //! The upstream of a request, beside nginx with the same hosts and paths: both find the same server,
-//! however the host and the path are written. What could be read in two ways Prism refuses.
+//! however the host and the path are written. Prism refuses what could be read in two ways.
 
 use std::path::Path;
 
