@@ -40,7 +40,7 @@ impl Objects {
         let node = replicator.node.clone();
         Self {
             rules: BucketRules::new(replicator.clone(), shared.clone()),
-            bodies: Bodies::new(node.clone(), shared.clone()),
+            bodies: Bodies::new(replicator.clone(), shared.clone()),
             node,
             shared,
             replicator,

@@ -240,6 +240,24 @@ impl Client {
         if !answer.keep_alive {
             *self = Self::connect(self.address);
         } else {
+    /// Sends the head of a PUT, and waits until the node has begun it and wants the body. Without
+    /// `body_bytes` the body comes in chunks.
+    pub(crate) fn begin_put(&mut self, target: &str, body_bytes: Option<usize>) {
+        let mut fields = vec![("Expect", "100-continue")];
+        if body_bytes.is_none() {
+            fields.push(("Transfer-Encoding", "chunked"));
+        }
+        let head = text_of(Some(ADMIN), &format!("PUT {target}"), &fields, body_bytes);
+        self.stream.write_all(&head).unwrap();
+        assert_eq!(self.read(&Method::HEAD).status, 100);
+    }
+
+    /// Sends the body of a PUT that has begun.
+    pub(crate) fn end_put(&mut self, body: &[u8]) -> Answer {
+        self.stream.write_all(body).unwrap();
+        self.read(&Method::PUT)
+    }
+
             sent.unwrap();
         }
         answer
