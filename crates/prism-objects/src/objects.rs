@@ -96,6 +96,7 @@ impl Service for Objects {
             Some(_) => Standing::Vouched,
             None => Standing::Open,
         };
+        let hides_missing = verified.as_ref().is_some_and(|facts| facts.hides_missing);
         let may_confirm = verified.is_some() && self.node.core.cluster.is_in_etcd();
         let query = Query::parse(head.query())?;
         let auth = &self.shared.auth;
@@ -127,6 +128,7 @@ impl Service for Objects {
         self.confirm(request).await?;
         match request.client {
             Some(client) => self.admit_client(&mut request.meaning, client).await,
+            hides_missing,
             None => Ok(()),
         }
     }

@@ -226,6 +226,11 @@ impl Client {
         let fields = [("Transfer-Encoding", "chunked")];
         let head = text_of(Some(ADMIN), start, &fields, None);
         let size = format!("{:x}\r\n", body.len());
+    /// The same without a signature and a body.
+    pub(crate) fn send_unsigned(&mut self, start: &str) -> Answer {
+        self.send_bytes(&text_of(None, start, &[], Some(0)))
+    }
+
         let bytes = [&head, size.as_bytes(), body, b"\r\n0\r\n\r\n"].concat();
         self.send_bytes(&bytes)
     }
