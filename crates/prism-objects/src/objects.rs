@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_http::{Headers, Limits, RequestHead};
+use prism_http::{HeadError, Headers, Limits, RequestHead};
 use prism_proto::facts::Facts;
 use prism_replicas::{Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
@@ -101,6 +101,14 @@ impl Service for Objects {
         let query = Query::parse(head.query())?;
         let auth = &self.shared.auth;
         let known = auth.identify(head, &query, verified, self.doubt());
+        // The signature is that of the head as it came. A node that gets the request later follows
+        // the one that verified it, whatever its own domains are.
+        if let Standing::Open = standing {
+            self.shared.domains.move_bucket(head)?;
+            if head.target().len() > self.shared.limits.target_bytes {
+                return Err(HeadError::TargetTooLong.into());
+            }
+        }
         let (known, rights) = known.map_err(|error| match error.code() {
             // The secret for the signatures of chunks is needed here, before `confirm`.
             Code::InvalidAccessKeyId if may_confirm => unconfirmed(),
@@ -120,6 +128,7 @@ impl Service for Objects {
             payload: known.payload,
             rights,
             standing,
+            hides_missing,
             lease_term,
         })
     }
@@ -128,7 +137,6 @@ impl Service for Objects {
         self.confirm(request).await?;
         match request.client {
             Some(client) => self.admit_client(&mut request.meaning, client).await,
-            hides_missing,
             None => Ok(()),
         }
     }
