@@ -127,3 +127,37 @@ fn finding(dated: &Dated, mend: &str, now_s: u64) -> Finding {
         Term::Ended => SUBJECT.missing(said, mend),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use prism_config::{Certificate as Files, Role, Tls};
+
+    use super::*;
+
+    #[test]
+    fn a_domain_of_buckets_without_a_wildcard_is_found_at_frontends() {
+        let dir = tempfile::tempdir().unwrap();
+        prism_pki::init(dir.path(), &["fe0".to_owned()]).unwrap();
+        let mut config = Config::default();
+        config.s3.domains = vec!["s3.example.com".to_owned()];
+        let mut node = Node {
+            roles: vec![Role::Frontend],
+            ..Node::default()
+        };
+        assert_eq!(without_wildcard(&config, &node).len(), 0);
+        let certificate = Files {
+            file: dir.path().join("fe0.crt"),
+            ..Files::default()
+        };
+        config.service.tls = Some(Tls {
+            certificates: vec![certificate],
+            ..Tls::default()
+        });
+        let found = without_wildcard(&config, &node);
+        assert_eq!(found.len(), 1);
+        assert!(found.iter().all(|f| f.found.contains("*.s3.example.com")));
+        node.roles = vec![Role::Backend];
+        assert_eq!(without_wildcard(&config, &node).len(), 0);
+    }
+}
