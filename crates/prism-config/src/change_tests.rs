@@ -67,6 +67,7 @@ fn with_own_fields() -> ConfigFile {
     service.control_key_file = Some("/etc/other.key".into());
     (service.replicas, service.min_replicas) = (Some(1), Some(1));
     service.admin_listen = Some(([127, 0, 0, 1], 9470).into());
+    config.s3.domains = vec!["s3.example.com".into()];
     service.s3 = Some(config.s3.clone());
     service.limits = Some(ServiceLimits {
         connections: Some(1),

@@ -7,11 +7,14 @@ use crate::bounds::{Limits, Store};
 use crate::model::{Config, Node};
 use crate::problem::{Problem, Problems};
 use crate::switch::{HookMode, Switch};
+use crate::tls::is_host_name;
 
 /// Longest name of a network interface (`IFNAMSIZ` less the final zero).
 const MAX_INTERFACE_BYTES: usize = 15;
 /// Longest path of a Unix socket (`sun_path` less the final zero).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// Most domains of buckets, with each of which the host of a request is compared.
+const MAX_DOMAINS: usize = 16;
 /// Most nodes.
 const MAX_NODES: usize = 1_024;
 
@@ -23,6 +26,7 @@ impl Config {
         self.check_service(&mut found);
         self.check_acme(&mut found);
         self.check_proxies(&mut found);
+        self.check_domains(&mut found);
         self.check_upstreams(&mut found);
         if let Some(switch) = &self.switch {
             self.check_switch(switch, &mut found);
@@ -97,6 +101,25 @@ impl Config {
         let fault = "only trusted proxies name their clients, and there is none".to_owned();
         let fix = "list the proxies' networks in service.trusted_proxies";
         found.check(has_proxies, "service.accept_proxy_protocol", fault, fix);
+    }
+
+    /// The domains of buckets.
+    fn check_domains(&self, found: &mut Problems) {
+        let field = "s3.domains";
+        let domains = &self.s3.domains;
+        let fault = format!("there are more than {MAX_DOMAINS}");
+        let is_bounded = domains.len() <= MAX_DOMAINS;
+        found.check(is_bounded, field, fault, "remove some");
+        for domain in domains {
+            let is_address = domain.parse::<IpAddr>().is_ok();
+            let fault = format!("{domain:?} is an address, and no name can stand in front of it");
+            let fix = "name a domain; clients of an address use path style";
+            found.check(!is_address, field, fault, fix);
+            let is_name = is_address || is_host_name(domain) && !domain.starts_with('*');
+            let fault = format!("{domain:?} is not the name of a domain");
+            let fix = "write it as in \"s3.example.com\", without \"*.\" and a port";
+            found.check(is_name, field, fault, fix);
+        }
     }
 
     fn check_switch(&self, switch: &Switch, found: &mut Problems) {

@@ -165,6 +165,10 @@ section! {
     pub credentials_file: PathBuf,
     /// Default `deny`. The permissions of a request without a signature.
     pub anonymous: Anonymous,
+    /// Default: none, and buckets are named in the path only. Domains such as `s3.example.com`,
+    /// below which the first part of a host's name is a bucket: `BUCKET.s3.example.com`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<String>,
 }
 
 /// The permissions of a request without a signature.

@@ -169,7 +169,8 @@ fn check_certificates(certificates: &[Certificate], has_acme: bool, found: &mut 
     }
 }
 
-fn is_host_name(name: &str) -> bool {
+/// Whether this is the name of a host, or with `*.` in front of all hosts below it.
+pub(crate) fn is_host_name(name: &str) -> bool {
     let host = name.strip_prefix("*.").unwrap_or(name);
     name.len() <= MAX_NAME_BYTES && host.split('.').all(is_label)
 }

@@ -133,19 +133,16 @@ fn info(common: &Common, bucket: &str, out: &mut impl Write) -> anyhow::Result<(
     let record = known.buckets.records.get(bucket);
     let exists = record.is_some_and(|record| record.phase != Phase::Gone);
     let has_policy = exists && record.is_some_and(|bucket| bucket.documents.contains_key("policy"));
+    // A quota outlives its bucket.
     let quota = record
-        .filter(|_| exists)
+        .filter(|record| exists || record.has_quota())
         .map(|record| quota::of_record(record));
     let users = known.users.values().map(|user| (user, user.rights()));
     let with_rights: Vec<_> = users
         .map(|(user, rights)| (user, matches!(rights, KeyRights::Admin), rights.on(&name)))
         .filter(|(_, _, rights)| !rights.is_empty())
         .collect();
-    let report = if exists {
-        quota::ask_node(common, &name).ok()
-    } else {
-        None
-    };
+    let report = quota.and_then(|_| quota::ask_node(common, &name).ok());
     if common.json {
         let keys = with_rights.iter().map(|(user, is_admin, rights)| {
             json!({ "access_key": user.access_key, "admin": is_admin, "rights": rights })

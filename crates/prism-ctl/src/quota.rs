@@ -14,24 +14,26 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::reach::{Common, print_json};
+use crate::table::{Paint, number, table, text};
 
 /// Limit the bytes and the objects of a bucket, or show its quota and usage.
 ///
 /// Versions and the parts of open uploads count too, each once whatever the number of replicas.
 /// Writes beyond a limit are refused with 403 QuotaExceeded. Deletions always work. A limit that
-/// is not named stays as it is. A node has to run on this host.
+/// is not named stays as it is. A quota belongs to the name: it outlives the bucket, and counts for
+/// the next one of that name. A node has to run on this host.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct QuotaArgs {
-    /// The bucket, which has to exist.
-    bucket: String,
+    /// The bucket, which has to exist or to have a quota. Without it all quotas are listed.
+    bucket: Option<String>,
     /// Most bytes, as in 500M or 2T (K, M, G and T: powers of 1,024); `none` for no limit.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "bucket")]
     bytes: Option<Limit>,
     /// Most objects, as in 20000 or 20K; `none` for no limit.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "bucket")]
     objects: Option<Limit>,
     /// Remove both limits.
-    #[arg(long, conflicts_with_all = ["bytes", "objects"])]
+    #[arg(long, requires = "bucket", conflicts_with_all = ["bytes", "objects"])]
     none: bool,
     /// Ask this node. Default: the first node that runs on this host.
     #[arg(long, value_name = "NAME")]
@@ -69,10 +71,30 @@ impl FromStr for Limit {
 /// A node's answer.
 #[derive(Deserialize)]
 pub(crate) struct QuotaReport {
+    /// A node of the former release knows quotas of buckets only.
+    #[serde(default = "yes")]
+    exists: bool,
     quota: Quota,
     pub(crate) usage: BucketUsage,
     /// Backends that the node did not reach.
     missing: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A node's list of quotas.
+#[derive(Deserialize)]
+struct QuotaList {
+    quotas: Vec<NamedQuota>,
+}
+
+#[derive(Deserialize)]
+struct NamedQuota {
+    bucket: String,
+    exists: bool,
+    quota: Quota,
 }
 
 impl QuotaArgs {
@@ -94,7 +116,7 @@ impl QuotaArgs {
 }
 
 pub(crate) fn run(args: &QuotaArgs, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
-    let bucket = BucketName::parse(&args.bucket)?;
+    let bucket = args.bucket.as_deref().map(BucketName::parse).transpose()?;
     let socket = match &args.socket {
         Some(socket) => socket.clone(),
         None => {
@@ -102,12 +124,41 @@ pub(crate) fn run(args: &QuotaArgs, common: &Common, out: &mut impl Write) -> an
             common.admin_socket(args.node.as_deref())?
         }
     };
+    let Some(bucket) = bucket else {
+        return list(&socket, common, out);
+    };
     let (report, document) = asked(&socket, &bucket, &args.change())?;
     if common.json {
         return print_json(out, &document);
     }
     writeln!(out, "bucket  {bucket}")?;
+    if !report.exists {
+        writeln!(
+            out,
+            "        (does not exist; its quota is for the next one)"
+        )?;
+    }
     Ok(print(report.quota, Some(&report), out)?)
+}
+
+fn list(socket: &Path, common: &Common, out: &mut impl Write) -> anyhow::Result<()> {
+    let (list, document) = ask::<QuotaList>(socket, "quota")?;
+    if common.json {
+        return print_json(out, &document);
+    }
+    let limit = |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let rows = list.quotas.into_iter().map(|named| {
+        let exists = if named.exists { "yes" } else { "no" };
+        [
+            text(named.bucket),
+            text(exists),
+            number(limit(named.quota.bytes)),
+            number(limit(named.quota.objects)),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    let header = ["BUCKET", "EXISTS", "BYTES", "OBJECTS"];
+    Ok(write!(out, "{}", table(Paint::of_stdout(), header, &rows))?)
 }
 
 /// Asks a node of this host for a bucket's quota and usage.

@@ -92,7 +92,10 @@ impl<S: Service> Gateway<S> {
         verified: Option<Facts>,
         listed: &ListedConnection<'_>,
     ) -> Option<Connection> {
-        let ReadHead { mut head, bytes } = read;
+        let ReadHead {
+            mut head,
+            mut bytes,
+        } = read;
         let id = verified.as_ref().map(|verified| verified.request_id);
         let id = id.unwrap_or_else(unguessable::number);
         let span = span_of_request(&head, id, verified.as_ref(), self.shared.requests.spans());
@@ -145,6 +148,11 @@ impl<S: Service> Gateway<S> {
             }
         };
         request.retries = retries;
+        // The node that answers reads the head as this node has understood it.
+        if let Some(rewritten) = request.head.take_rewritten() {
+            client.replace(bytes, &rewritten);
+            bytes = rewritten.len();
+        }
         let about = self.service.about(&request.meaning);
         listed.begins(UnderWay {
             request_id: id,

@@ -122,6 +122,13 @@ impl Connection {
         self.state.input.consume(n);
     }
 
+    /// Replaces the first `n` buffered bytes.
+    pub fn replace(&mut self, n: usize, bytes: &[u8]) {
+        let input = self.state.input.bytes_mut();
+        let n = n.min(input.len());
+        input.splice(..n, bytes.iter().copied());
+    }
+
     /// A request on it was authenticated, so the connection counts as that of a stranger no more.
     pub fn caller_is_known(&mut self) {
         (self.state.newcomer, self.state.guest) = (None, None);

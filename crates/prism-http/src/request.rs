@@ -25,6 +25,8 @@ pub struct RequestHead {
     framing: BodyFraming,
     expects_continue: bool,
     keep_alive: bool,
+    /// Its bytes, if it has changed since it was read.
+    rewritten: Option<Vec<u8>>,
 }
 
 impl RequestHead {
@@ -87,7 +89,38 @@ impl RequestHead {
             framing,
             expects_continue,
             keep_alive,
+            rewritten: None,
         })
+    }
+
+    /// Moves the name in front of `host` to the path: `/k` of `a.host` becomes `/a/k` of `host`. The
+    /// target `*` stays.
+    ///
+    /// # Errors
+    /// [`HeadError`] if the name cannot be a part of a path, or `host` no host.
+    pub fn move_host_to_path(&mut self, name: &str, host: &str) -> Result<(), HeadError> {
+        if !self.path().starts_with('/') {
+            return Ok(());
+        }
+        let query = self.query().map(|query| format!("?{query}"));
+        let raw = format!("/{name}{}{}", self.path(), query.unwrap_or_default());
+        self.target = Target::parse(&raw, &self.method)?;
+        let set = self.headers.set("Host", host);
+        set.map_err(|_| HeadError::Host)?;
+        let version = match self.version {
+            Version::Http10 => "1.0",
+            Version::Http11 => "1.1",
+        };
+        let mut bytes = format!("{} {raw} HTTP/{version}\r\n", self.method).into_bytes();
+        self.headers.write_to(&mut bytes);
+        bytes.extend_from_slice(b"\r\n");
+        self.rewritten = Some(bytes);
+        Ok(())
+    }
+
+    /// The bytes of this head, if [`Self::move_host_to_path`] has changed it since the last call.
+    pub fn take_rewritten(&mut self) -> Option<Vec<u8>> {
+        self.rewritten.take()
     }
 
     /// Drops the fields that end at this hop because `Connection` names them, and their names

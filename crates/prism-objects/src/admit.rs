@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use prism_s3::access::{self, Caller, Circumstances, KeyRights, Rights};
-use prism_s3::{Code, ObjectRef, Operation, Policy, Principal, S3Error};
+use prism_s3::{BucketOperation, Code, ObjectRef, Operation, Policy, Principal, S3Error};
 use prism_service::Remote;
 
 use crate::objects::Objects;
@@ -88,9 +88,15 @@ impl Objects {
         let caller = meaning.caller(self.shared.auth.everybody());
         let operation = &meaning.operation;
         let policy = self.decide(operation, &caller, &circumstances).await?;
+        let hides = |operation: &Operation, policy: Option<&Policy>| {
+            access::hides_missing(operation, &caller, policy, &circumstances)
+        };
+        let mut hides_missing = hides(operation, policy.as_deref());
         if let Some(read) = operation.read_of_source() {
-            Box::pin(self.decide(&read, &caller, &circumstances)).await?;
+            let policy = Box::pin(self.decide(&read, &caller, &circumstances)).await?;
+            hides_missing = hides(&read, policy.as_deref());
         }
+        meaning.hides_missing = hides_missing;
         meaning.standing = Standing::Allowed {
             policy,
             circumstances,
@@ -98,7 +104,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Decides one operation. Returns the policy that it depends on.
+    /// Decides one operation. Returns the policy that it depends on. A stranger learns that a
+    /// bucket is missing, as from S3.
     async fn decide(
         &self,
         operation: &Operation,
@@ -107,12 +114,20 @@ impl Objects {
     ) -> Result<Option<Rc<Policy>>, S3Error> {
         let policy = match operation.bucket() {
             Some(bucket) if access::depends_on_policy(operation, caller) => {
-                self.rules.policy(bucket).await?
+                self.rules.policy(bucket).await
             }
-            _ => None,
+            _ => Ok(None),
         };
-        access::decide(operation, caller, policy.as_deref(), circumstances)?;
-        Ok(policy)
+        let (policy, missing) = match policy {
+            Err(error) if error.code() == Code::NoSuchBucket => (None, Some(error)),
+            policy => (policy?, None),
+        };
+        let decided = access::decide(operation, caller, policy.as_deref(), circumstances);
+        let is_creation = matches!(operation, Operation::Bucket(_, BucketOperation::Create));
+        match (decided, missing, caller) {
+            (Err(_), Some(missing), Caller::Anonymous { .. }) if !is_creation => Err(missing),
+            (decided, ..) => decided.map(|()| policy),
+        }
     }
 
     /// Decides one deletion of a DeleteObjects.

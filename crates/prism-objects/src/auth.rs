@@ -123,6 +123,7 @@ impl Meaning {
                     seed: chain.as_ref().map(|chain| chain.seed()),
                 },
             },
+            hides_missing: self.hides_missing,
             ..Facts::of_anonymous(0)
         }
     }
@@ -175,6 +176,7 @@ mod tests {
             let known = (Principal::AccessKey("key".into()), payload);
             let meaning = meaning_of(known.clone());
             let sent = Facts::decode(&meaning.facts().encode(Form::Entries)).unwrap();
+            assert!(sent.hides_missing);
             let again = restored(&knows, sent.clone()).unwrap();
             assert_eq!((again.principal, again.payload), known);
             // Signed chunks need a known signer.
@@ -223,6 +225,7 @@ mod tests {
             payload,
             rights: None,
             standing: Standing::Open,
+            hides_missing: true,
             lease_term: None,
         }
     }

@@ -5,11 +5,12 @@
 //! If the client signs or checks chunk by chunk, the blocking thread that writes a piece also
 //! removes that framing.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use prism_replicas::delete::{conditions_error, holds};
 use prism_replicas::meta::stored_meta;
-use prism_replicas::{Node, Room, StoreResult, joined, now_ms};
+use prism_replicas::{Replicator, Room, StoreResult, joined, now_ms};
 use prism_s3::{
     BodyDigest, Code, Conditions, Digests, Expected, ObjectHeaders, Payload, S3Error,
     StreamDecoder, Tags,
@@ -85,7 +86,7 @@ struct Uncommitted {
     digests: Digests,
     created_ms: u64,
     conditions: Conditions,
-    _room: Option<Room>,
+    room: Option<Room>,
 }
 
 impl Uncommitted {
@@ -192,10 +193,13 @@ impl Pipe {
             digests,
             created_ms: meta.created_ms,
             conditions,
-            _room: self.room,
+            room: self.room,
         };
         let condition = store_condition(&uncommitted.conditions);
-        let commit = self.writer.ready(meta, condition).in_s3()?;
+        let mut commit = self.writer.ready(meta, condition).in_s3()?;
+        if let Some(room) = &uncommitted.room {
+            commit = commit.within(room.check_at_commit());
+        }
         Ok((commit, uncommitted))
     }
 }
@@ -217,15 +221,15 @@ impl Chunks {
 
 /// Stores the bodies that one thread receives.
 pub(crate) struct Bodies {
-    node: Arc<Node>,
+    replicator: Rc<Replicator>,
     shared: Arc<Shared>,
     pieces: Pieces,
 }
 
 impl Bodies {
-    pub(crate) fn new(node: Arc<Node>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(replicator: Rc<Replicator>, shared: Arc<Shared>) -> Self {
         Self {
-            node,
+            replicator,
             shared,
             pieces: Pieces::default(),
         }
@@ -247,7 +251,10 @@ impl Bodies {
             Err(error) => Err(error.into()),
         };
         match &stored {
-            Ok(stored) => self.node.core.counters.bytes_in.add(stored.committed.len),
+            Ok(stored) => {
+                let counters = &self.replicator.node.core.counters;
+                counters.bytes_in.add(stored.committed.len);
+            }
             Err(Failure::Refused { .. }) => exchange.skip_body().await,
             Err(Failure::Connection(_)) => {}
         }
@@ -272,9 +279,12 @@ impl Bodies {
             piece.read(body).await?;
         }
         let pipe = self.finish_writing(writing).await?;
+        if let Some(room) = &pipe.room {
+            Box::pin(self.replicator.refresh(room)).await;
+        }
         if pipe.writer.goes_with_others(piece.len as u64) {
             let (commit, uncommitted) = pipe.finish(&self.shared.hashing, &mut piece)?;
-            let committed = self.shared.commit(&self.node, commit).await;
+            let committed = self.shared.commit(&self.replicator.node, commit).await;
             return Ok(uncommitted.stored(committed)?);
         }
         let shared = self.shared.clone();

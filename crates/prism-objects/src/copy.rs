@@ -174,6 +174,9 @@ impl Objects {
                 self.open_at(&node, request, wanted, range).await
             };
             match opened {
+                Err(error) if request.meaning.hides(&error) => {
+                    return Err(Code::AccessDenied.into());
+                }
                 // Another replica may be in reach.
                 Err(error) if error.code() == Code::ServiceUnavailable => failure = error,
                 Ok(source) if source.len > MAX_COPY_BYTES => {

@@ -6,7 +6,7 @@ use prism_replicas::meta::{
     self, checksum_wanted, part_checksum, set_checksum, stored_meta, want_checksum,
     without_checksum_wanted,
 };
-use prism_replicas::{StoreResult, now_ms, store_error};
+use prism_replicas::{Room, StoreResult, now_ms, store_error};
 use prism_s3::integrity::etag_of_parts;
 use prism_s3::op::{CompleteUpload, CreateUpload, ListParts, MAX_PARTS, MIN_PART_BYTES};
 use prism_s3::xml::{self, CompletedPart, PartEntry, PartsPage};
@@ -105,12 +105,13 @@ impl Objects {
         complete: &CompleteUpload,
     ) -> Result<Answer, Failure> {
         let xml = call.read_document().await?;
-        let _room = self.room_for_completion(object, &complete.upload).await?;
+        let room = self.room_for_completion(object, &complete.upload).await?;
         let location = self.location(call.request);
         let object = object.clone();
         let complete = complete.clone();
         let completing = self.node.on_store(move |_, store| {
-            let (completed, version) = complete_here(store, &object, &complete, &xml)?;
+            let (completed, version) =
+                complete_here(store, &object, &complete, &xml, room.as_ref())?;
             let etag = &completed.etag;
             let checksum = completed.checksum.as_ref();
             let document = xml::complete_result(&location, &object, etag, checksum);
@@ -160,6 +161,7 @@ fn complete_here(
     object: &ObjectRef,
     complete: &CompleteUpload,
     xml: &[u8],
+    room: Option<&Room>,
 ) -> Result<(Completed, Option<VersionId>), S3Error> {
     let wanted = xml::parse_complete(xml)?;
     let name = named_upload(object, &complete.upload)?;
@@ -183,7 +185,11 @@ fn complete_here(
         .map(|part| (part.number, part.version))
         .collect();
     let condition = store_condition(&complete.conditions);
-    match store.uploads().complete(name, &versions, meta, condition) {
+    let quota = room.map(Room::check_at_commit);
+    let done = store
+        .uploads()
+        .complete(name, &versions, meta, condition, quota);
+    match done {
         Ok(committed) => Ok((completed, committed.version)),
         // Another request was faster, perhaps this client's first try.
         Err(Error::NoSuchUpload) => completed_before(store, name, &wanted),

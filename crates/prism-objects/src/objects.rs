@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prism_http::{Headers, Limits, RequestHead};
+use prism_http::{HeadError, Headers, Limits, RequestHead};
 use prism_proto::facts::Facts;
 use prism_replicas::{Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
@@ -40,7 +40,7 @@ impl Objects {
         let node = replicator.node.clone();
         Self {
             rules: BucketRules::new(replicator.clone(), shared.clone()),
-            bodies: Bodies::new(node.clone(), shared.clone()),
+            bodies: Bodies::new(replicator.clone(), shared.clone()),
             node,
             shared,
             replicator,
@@ -96,10 +96,19 @@ impl Service for Objects {
             Some(_) => Standing::Vouched,
             None => Standing::Open,
         };
+        let hides_missing = verified.as_ref().is_some_and(|facts| facts.hides_missing);
         let may_confirm = verified.is_some() && self.node.core.cluster.is_in_etcd();
         let query = Query::parse(head.query())?;
         let auth = &self.shared.auth;
         let known = auth.identify(head, &query, verified, self.doubt());
+        // The signature is that of the head as it came. A node that gets the request later follows
+        // the one that verified it, whatever its own domains are.
+        if let Standing::Open = standing {
+            self.shared.domains.move_bucket(head)?;
+            if head.target().len() > self.shared.limits.target_bytes {
+                return Err(HeadError::TargetTooLong.into());
+            }
+        }
         let (known, rights) = known.map_err(|error| match error.code() {
             // The secret for the signatures of chunks is needed here, before `confirm`.
             Code::InvalidAccessKeyId if may_confirm => unconfirmed(),
@@ -119,6 +128,7 @@ impl Service for Objects {
             payload: known.payload,
             rights,
             standing,
+            hides_missing,
             lease_term,
         })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use prism_membership::LeaseTerm;
 use prism_s3::access::{Circumstances, KeyRights};
-use prism_s3::{Operation, Payload, Policy, Principal};
+use prism_s3::{Code, Operation, Payload, Policy, Principal, S3Error};
 
 /// A request as S3 understands it.
 #[derive(Debug)]
@@ -16,8 +16,17 @@ pub struct Meaning {
     /// The rights of the caller's key, if this node knows it.
     pub(crate) rights: Option<Arc<KeyRights>>,
     pub(crate) standing: Standing,
+    /// Whether the caller must not learn that the object that it reads, or copies, is missing.
+    pub(crate) hides_missing: bool,
     /// The lease that allowed this node to serve when it read the request.
     pub(crate) lease_term: Option<LeaseTerm>,
+}
+
+impl Meaning {
+    /// Whether this error of a read would tell the caller that an object is missing.
+    pub(crate) fn hides(&self, error: &S3Error) -> bool {
+        self.hides_missing && matches!(error.code(), Code::NoSuchKey | Code::NoSuchVersion)
+    }
 }
 
 /// Whether a request is allowed.

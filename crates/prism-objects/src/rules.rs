@@ -76,7 +76,7 @@ impl BucketRules {
     /// The policy of a bucket, if it has one.
     ///
     /// # Errors
-    /// No backend is in reach. `AccessDenied` if the policy cannot be read.
+    /// `NoSuchBucket`. No backend is in reach. `AccessDenied` if the policy cannot be read.
     pub(crate) async fn policy(&self, bucket: &BucketName) -> Result<Option<Rc<Policy>>, S3Error> {
         let question = |bucket| Question::Policy { bucket };
         let parse = |text: &[u8]| {
@@ -118,10 +118,7 @@ impl BucketRules {
         if answer.is_err() {
             known.borrow_mut().0.remove(name);
         }
-        match answer {
-            Err(error) if error.code() == Code::NoSuchBucket => Ok(None),
-            answer => answer,
-        }
+        answer
     }
 
     /// The document from the first backend that answers. Every backend in sync knows all
@@ -173,8 +170,11 @@ impl BucketRules {
             return Ok(local_cors_rules(store, bucket).map(Rc::new));
         }
         let question = |bucket| Question::Cors { bucket };
-        self.recent(&self.cors, bucket, question, CorsConfig::parse)
-            .await
+        let rules = self.recent(&self.cors, bucket, question, CorsConfig::parse);
+        match rules.await {
+            Err(error) if error.code() == Code::NoSuchBucket => Ok(None),
+            rules => rules,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::io;
 
+use prism_http::Headers;
 use prism_s3::op::Body;
 use prism_s3::{Code, ObjectOperation, ObjectRef, Operation, S3Error};
 use prism_service::Exchange;
@@ -166,7 +167,13 @@ impl Objects {
         call: &mut Call<'_, impl Exchange>,
         failure: Failure,
     ) -> io::Result<()> {
+        let meaning = &call.request.meaning;
         let (error, fields) = match failure {
+            Failure::Refused { error, .. }
+                if meaning.operation.only_reads_object() && meaning.hides(&error) =>
+            {
+                (Code::AccessDenied.into(), Headers::new())
+            }
             Failure::Refused { error, fields } => (error, fields),
             Failure::Connection(error) => return Err(error),
         };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use prism_config::{Config, Credential};
 use prism_http::{Limits, RequestHead};
-use prism_s3::S3Error;
 use prism_s3::cors::{self, CorsConfig, CorsRule};
+use prism_s3::{Domains, S3Error};
 use prism_service::Link;
 
 use crate::answer::Answer;
@@ -21,6 +21,7 @@ const PREFLIGHT_S: u32 = 600;
 pub struct Shared {
     pub(crate) auth: Auth,
     pub(crate) limits: Limits,
+    pub(crate) domains: Domains,
     /// The rule for web pages that may use every bucket with their users' own keys.
     pages: RwLock<Option<Arc<CorsConfig>>>,
     pub(crate) hashing: Hashing,
@@ -38,6 +39,7 @@ impl Shared {
                 body_bytes: config.limits.max_object_bytes,
                 ..Limits::DEFAULT
             },
+            domains: Domains::new(&config.s3.domains),
             pages: RwLock::new(pages(&config.service.cors_origins)),
             hashing: Hashing::default(),
             commits: Commits::default(),

@@ -20,8 +20,8 @@ pub const FORMER_VERSION: u8 = 3;
 /// Most bytes of an access key, and of an upstream's name.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// Types of entries, which come in ascending order. A receiver refuses an unknown one below
-/// [`MAY_BE_SKIPPED`], and skips others.
+/// Types of entries, which come in ascending order. A receiver refuses an unknown one below 128,
+/// and skips one above those that it knows.
 mod kind {
     pub(super) const REQUEST: u8 = 1;
     pub(super) const TRACE: u8 = 2;
@@ -31,9 +31,9 @@ mod kind {
     pub(super) const PROGRESS: u8 = 6;
     pub(super) const UPSTREAM: u8 = 7;
     pub(super) const CLIENT: u8 = 8;
-    pub(super) const MAY_BE_SKIPPED: u8 = 128;
     pub(super) const LINEAGE: u8 = 128;
     pub(super) const RETRIES: u8 = 129;
+    pub(super) const HIDES_MISSING: u8 = 130;
 }
 
 const NOT_TRACED: u8 = 0;
@@ -56,8 +56,8 @@ pub enum Form {
     /// The list of entries.
     #[default]
     Entries,
-    /// The fixed layout of the former release. It leaves out the upstream, the client, the lineage
-    /// and the retries.
+    /// The fixed layout of the former release. It leaves out the upstream, the client, the lineage,
+    /// the retries and whether a missing object is hidden.
     Former,
 }
 
@@ -85,6 +85,8 @@ pub struct Facts {
     pub lineage: Option<LineageFacts>,
     /// How often a server has got the request and has given no answer; 0 from a former release.
     pub retries: u8,
+    /// Whether a missing object is hidden from the caller; false from a former release.
+    pub hides_missing: bool,
 }
 
 /// A change of the cluster's contents in etcd.
@@ -201,6 +203,7 @@ impl Facts {
             client: None,
             lineage: None,
             retries: 0,
+            hides_missing: false,
         }
     }
 
@@ -279,6 +282,9 @@ impl Facts {
         }
         if self.retries > 0 {
             put_entry(out, kind::RETRIES, |out| out.put(&[self.retries]));
+        }
+        if self.hides_missing {
+            put_entry(out, kind::HIDES_MISSING, |_| {});
         }
     }
 
@@ -381,13 +387,13 @@ pub(crate) struct Draft {
     client: Option<ClientFacts>,
     lineage: Option<LineageFacts>,
     retries: u8,
+    hides_missing: bool,
 }
 
 impl Draft {
     /// Takes an entry. An entry that nobody knows is refused, unless it may be skipped.
     pub(crate) fn take(&mut self, kind: u8, value: &[u8]) -> Result<(), DecodeError> {
-        let is_known = [kind::LINEAGE, kind::RETRIES].contains(&kind);
-        if kind >= kind::MAY_BE_SKIPPED && !is_known {
+        if kind > kind::HIDES_MISSING {
             return Ok(());
         }
         let mut r = Reader::new(value);
@@ -434,6 +440,7 @@ impl Draft {
                 });
             }
             kind::RETRIES => self.retries = r.u8("retries")?,
+            kind::HIDES_MISSING => self.hides_missing = true,
             _ => return Err(DecodeError::Invalid("type of an entry")),
         }
         Ok(())
@@ -454,6 +461,7 @@ impl Draft {
             client: self.client,
             lineage: self.lineage,
             retries: self.retries,
+            hides_missing: self.hides_missing,
         })
     }
 }

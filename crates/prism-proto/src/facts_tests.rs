@@ -50,6 +50,7 @@ pub(crate) fn every_form(form: Form) -> Vec<Facts> {
                             id: 1,
                         }),
                         retries: 3,
+                        hides_missing: true,
                         ..first
                     });
                 }
@@ -93,13 +94,14 @@ fn list(entries: &[(u8, &[u8])]) -> Vec<u8> {
 fn a_later_release_may_add_entries_that_are_skipped_and_no_others() {
     let (request, caller) = ((1, &[0; 8][..]), (3, &b"key"[..]));
     let facts = Facts::decode(&list(&[request, caller])).unwrap();
-    let skipped = list(&[request, caller, (130, b"x"), (255, b"")]);
+    let skipped = list(&[request, caller, (131, b"x"), (255, b"")]);
     assert_eq!(Facts::decode(&skipped), Ok(facts));
     for refused in [
         &[request, caller, (9, b"x")][..],
         &[request, caller, (127, b"")],
         &[request, caller, (128, b"x")],
         &[request, caller, (129, b"")],
+        &[request, caller, (130, b"x")],
         // Twice, and out of order.
         &[request, request, caller],
         &[caller, request],

@@ -178,9 +178,10 @@ impl BucketFollower<'_> {
             return Ok(());
         };
         let is_calm = self.node.replication.is_calm();
+        let old = self.old_deletions().await?;
         let differs = |name: &String, which: &BucketStamp| match agreed.records.get(name) {
             // A deletion that all backends have passed may be forgotten.
-            None => which.phase != Phase::Gone || !(is_calm && is_old(which)),
+            None => !(is_calm && old.contains_key(name)),
             Some(known) => known.stamp < which.stamp || known.life != which.life,
         };
         let known = self.known_here().await?.into_iter();
@@ -279,11 +280,19 @@ impl BucketFollower<'_> {
     }
 
     /// The deletions that this store remembers, and of whose time no message is under way any
-    /// more.
-    async fn old_deletions(&self) -> Result<impl Iterator<Item = (String, Stamp)>, S3Error> {
-        let known = self.known_here().await?.into_iter();
-        let old = known.filter(|(_, which)| which.phase == Phase::Gone && is_old(which));
-        Ok(old.map(|(name, which)| (name, which.stamp)))
+    /// more. A name that has a quota is remembered for longer.
+    async fn old_deletions(&self) -> Result<BTreeMap<String, Stamp>, S3Error> {
+        let old = |_: &Node, store: &Store| {
+            let mut old = BTreeMap::new();
+            for (name, which) in known_by(store)? {
+                let is_over = which.phase == Phase::Gone && is_old(&which);
+                if is_over && !store.buckets().has_quota(&name).in_s3()? {
+                    old.insert(name, which.stamp);
+                }
+            }
+            Ok(old)
+        };
+        self.node.on_store(old).await
     }
 
     /// Ends abandoned deletions: the bucket lives on. The node that began the deletion may be
@@ -330,11 +339,13 @@ impl BucketFollower<'_> {
         if !replication.is_calm() || first.is_none_or(|name| name != self.node.core.name) {
             return Ok(());
         }
-        for (name, stamp) in self.old_deletions().await?.take(FORGOTTEN_AT_ONCE) {
+        let old = self.old_deletions().await?.into_iter();
+        for (name, stamp) in old.take(FORGOTTEN_AT_ONCE) {
             let Some(agreed) = self.replicator.agreed(&name).await? else {
                 continue;
             };
-            if agreed.stamp != stamp || self.replicator.push_record(&name, &agreed).await.is_err() {
+            let is_other = agreed.stamp != stamp || agreed.has_quota();
+            if is_other || self.replicator.push_record(&name, &agreed).await.is_err() {
                 continue;
             }
             match self.node.core.cluster.registry() {

@@ -32,6 +32,7 @@ pub fn store_error(error: &prism_store::Error) -> S3Error {
         Error::NoSuchUpload => Code::NoSuchUpload.into(),
         Error::PartChanged => Code::InvalidPart.into(),
         Error::ConditionFailed { .. } => Code::PreconditionFailed.into(),
+        Error::QuotaExceeded(why) => Code::QuotaExceeded.with_message(why.to_string()),
         Error::BucketChanged | Error::Busy => Code::OperationAborted.into(),
         Error::AlreadyExists => Code::BucketAlreadyOwnedByYou.into(),
         Error::NotEmpty => Code::BucketNotEmpty.into(),

@@ -61,7 +61,7 @@ pub use node::{Node, Replicator, blocking, joined, now_ms};
 pub use pause::{Pauses, UnderWay};
 pub use question::{CatchUpPageWanted, Deleted, ListShare, ListWanted, Question, Reply, error_of};
 pub use quota::{Growth, Quota, QuotaChange, UsageHere};
-pub use quotas::{QuotaReport, Room};
+pub use quotas::{NamedQuota, QuotaReport, Room};
 pub use replication::Replication;
 pub use scrub::{ScrubTotals, Scrubber};
 pub use steps::{follow_pauses, follow_views};

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use prism_cluster::replica::Bucket;
 use prism_s3::{Code, S3Error};
 use prism_store::BucketUsage;
 use serde::{Deserialize, Serialize};
@@ -49,7 +50,7 @@ pub struct UsageHere {
 
 impl Quota {
     /// The name of the document.
-    pub const DOCUMENT: &str = "quota";
+    pub const DOCUMENT: &str = Bucket::QUOTA;
 
     /// Reads the document. A limit of a later release is ignored.
     ///
@@ -120,11 +121,32 @@ impl Growth {
         }
     }
 
-    pub(crate) fn net(self) -> BucketUsage {
-        BucketUsage {
-            bytes: self.adds.bytes.saturating_sub(self.replaces.bytes),
-            objects: self.adds.objects.saturating_sub(self.replaces.objects),
+    /// The growth by the same write, now that it has `bytes` and replaces this length.
+    pub(crate) fn at_commit(self, bytes: u64, replaced: Option<u64>) -> Self {
+        match self.adds.objects {
+            0 => Self::by_part(bytes, replaced),
+            _ => Self::by_object(bytes, replaced),
         }
+    }
+
+    pub(crate) fn net(self) -> BucketUsage {
+        less(self.adds, self.replaces)
+    }
+}
+
+/// The sum of two usages.
+pub(crate) fn plus(one: BucketUsage, other: BucketUsage) -> BucketUsage {
+    BucketUsage {
+        bytes: one.bytes.saturating_add(other.bytes),
+        objects: one.objects.saturating_add(other.objects),
+    }
+}
+
+/// A usage without a part of it.
+pub(crate) fn less(usage: BucketUsage, part: BucketUsage) -> BucketUsage {
+    BucketUsage {
+        bytes: usage.bytes.saturating_sub(part.bytes),
+        objects: usage.objects.saturating_sub(part.objects),
     }
 }
 

@@ -1,14 +1,16 @@
-//! Quotas of buckets: a primary asks whether a write still fits, before the body is read.
+//! Quotas of buckets: a primary asks whether a write still fits, before the body is read. It asks
+//! again at the commit, where it knows the length of the body and what the write replaces.
 //!
 //! A backend knows its own usage exactly. It asks the other backends for theirs when a write
 //! comes and their last answers are older than [`REFRESH_INTERVAL`]. Buckets without a quota, or
 //! without writes, cost no questions.
 //!
 //! A backend counts the writes under way at itself (they are *reserved*) and tells them to the
-//! others. So writes miss each other only if they begin at different backends within
+//! others. So writes miss each other only if they begin or end at different backends within
 //! [`REFRESH_INTERVAL`] and [`ASK_TIMEOUT`], 1.5 s together. When L bytes are left and the
-//! bucket's writes go to B backends, they exceed the quota by less than (B - 1) x L. From then on
-//! all writes that add to it are refused.
+//! bucket's writes go to B backends, they exceed the quota by at most (B - 1) x L. From then on
+//! all writes that add to it are refused. L is at most the quota, so a bucket never has more than
+//! B times its quota.
 //!
 //! Not here: the arithmetic (`quota.rs`).
 
@@ -18,20 +20,23 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use prism_cluster::Status;
-use prism_cluster::replica::Bucket;
+use prism_cluster::replica::{Bucket, Phase};
 use prism_s3::{Code, S3Error};
 use prism_service::join_all;
-use prism_store::{BUCKETS_MAX, BucketUsage, Store};
+use prism_store::{BUCKETS_MAX, BucketUsage, QuotaCheck, Store};
 
 use crate::errors::StoreResult;
 use crate::question::{Question, Reply};
-use crate::quota::{Growth, Quota, QuotaChange, UsageHere, moved, total};
+use crate::quota::{Growth, Quota, QuotaChange, UsageHere, less, moved, plus, total};
 use crate::{Node, Replicator};
 
 /// The age of other backends' answers from which on they are asked again.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for them to answer. Without an answer the last one counts.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+/// Names without a bucket that may have quotas before further limits are refused. Later deletions
+/// of buckets may add those of [`BUCKETS_MAX`]. Each takes some 300 bytes in etcd and in stores.
+const UNUSED_MAX: usize = 1000;
 
 /// The quotas that a backend knows. All threads share them.
 #[derive(Default)]
@@ -69,18 +74,37 @@ struct Told {
     own: BucketUsage,
 }
 
-/// Room that a write has until it has ended.
-#[must_use = "the room is free again when this is dropped"]
-pub struct Room {
+/// Room that a write has until it has ended. A clone is the same room.
+#[derive(Clone)]
+#[must_use = "the room is free again when the last clone is dropped"]
+pub struct Room(Arc<Reservation>);
+
+struct Reservation {
+    node: Arc<Node>,
+    bucket: String,
     watched: Arc<Watched>,
-    reserved: BucketUsage,
+    growth: Growth,
+    reserved: Mutex<BucketUsage>,
     /// Most bytes that there was room for.
     most_bytes: u64,
+}
+
+/// The quota of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedQuota {
+    /// The name of the bucket.
+    pub bucket: String,
+    /// Whether there is a bucket of this name. If not, the quota is for the next one.
+    pub exists: bool,
+    /// The quota.
+    pub quota: Quota,
 }
 
 /// The quota of a bucket, and its usage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaReport {
+    /// Whether there is a bucket of this name.
+    pub exists: bool,
     /// The quota; the default without one.
     pub quota: Quota,
     /// The cluster's usage of the bucket, each key counted once.
@@ -108,11 +132,29 @@ impl Replicator {
         };
         let growth = growth().await?;
         self.hear_others(store, bucket, &watched).await;
-        let (backends, replicas) = self.node.spread();
-        let own = store.bucket_usage(bucket);
-        watched
-            .reserve(growth, own, backends.len(), replicas)
-            .map(Some)
+        let mut reserved = BucketUsage::default();
+        let used = watched.reserve(&self.node, bucket, growth, &mut reserved)?;
+        let limit = watched.state.lock().quota.bytes.unwrap_or(u64::MAX);
+        let left = limit.saturating_sub(used.bytes);
+        let most_bytes = left.saturating_add(growth.replaces.bytes);
+        Ok(Some(Room(Arc::new(Reservation {
+            node: self.node.clone(),
+            bucket: bucket.to_owned(),
+            watched,
+            growth,
+            reserved: Mutex::new(reserved),
+            most_bytes: most_bytes.max(growth.adds.bytes),
+        }))))
+    }
+
+    /// Asks the other backends again before a commit, if their answers are from before a long body.
+    pub async fn refresh(&self, room: &Room) {
+        if let Some(store) = &self.node.store {
+            let Reservation {
+                bucket, watched, ..
+            } = &*room.0;
+            self.hear_others(store, bucket, watched).await;
+        }
     }
 
     /// Asks the other backends, unless their last answers are fresh.
@@ -171,10 +213,34 @@ impl Replicator {
         others.clone().into_iter().zip(answers).collect()
     }
 
-    /// The quota of a bucket and its usage, after this change if there is one.
+    /// The quotas of all names, in their order.
     ///
     /// # Errors
-    /// [`Code::NoSuchBucket`]; unavailable if the registry is out of reach.
+    /// Unavailable if the registry is out of reach.
+    pub(crate) async fn quotas(&self) -> Result<Vec<NamedQuota>, S3Error> {
+        let agreed = match self.node.keeper() {
+            Some(keeper) if !self.node.core.cluster.is_in_etcd() => {
+                Arc::new(self.buckets_of(&keeper, None).await?.1)
+            }
+            _ => self.all_agreed().await?,
+        };
+        let records = agreed.records.iter();
+        let limited = records.filter(|(_, record)| record.has_quota());
+        Ok(limited
+            .map(|(name, record)| NamedQuota {
+                bucket: name.clone(),
+                exists: record.phase != Phase::Gone,
+                quota: quota_of(record),
+            })
+            .collect())
+    }
+
+    /// The quota of a name and the usage of its bucket, after this change if there is one.
+    ///
+    /// # Errors
+    /// [`Code::NoSuchBucket`] without a bucket and a quota; [`Code::InvalidRequest`] for a limit
+    /// while too many names without a bucket have quotas; unavailable if the registry is out of
+    /// reach.
     pub(crate) async fn quota(
         &self,
         bucket: &str,
@@ -182,11 +248,12 @@ impl Replicator {
     ) -> Result<QuotaReport, S3Error> {
         let record = match change {
             Some(change) => self.change_quota(bucket, change).await?,
-            None => self.agreed(bucket).await?.ok_or(Code::NoSuchBucket)?,
+            None => {
+                let known = self.agreed(bucket).await?;
+                let known = known.filter(|known| known.phase != Phase::Gone || known.has_quota());
+                known.ok_or(Code::NoSuchBucket)?
+            }
         };
-        if record.phase == prism_cluster::replica::Phase::Gone {
-            return Err(Code::NoSuchBucket.into());
-        }
         let mut told = BTreeMap::new();
         if let Some(store) = &self.node.store {
             let here = self.node.quotas.usage_here(store, bucket);
@@ -200,6 +267,7 @@ impl Replicator {
         let missing = backends.into_iter();
         let missing = missing.filter(|name| !told.contains_key(name)).collect();
         Ok(QuotaReport {
+            exists: record.phase != Phase::Gone,
             quota: quota_of(&record),
             usage,
             missing,
@@ -207,8 +275,12 @@ impl Replicator {
     }
 
     async fn change_quota(&self, bucket: &str, change: QuotaChange) -> Result<Bucket, S3Error> {
+        let limits = [change.bytes, change.objects].into_iter().flatten();
+        if limits.flatten().next().is_some() {
+            check_unused(&self.quotas().await?)?;
+        }
         let changed = self.alter_bucket(bucket, |known, stamp| {
-            Bucket::change(known, stamp, |next| {
+            Bucket::change_quota(known, stamp, |next| {
                 let quota = quota_of(next).after(change);
                 let name = Quota::DOCUMENT.to_owned();
                 match quota.document() {
@@ -282,48 +354,64 @@ impl Watched {
         at.is_some_and(|at| at.elapsed() < REFRESH_INTERVAL)
     }
 
+    /// Reserves the growth by a write, in place of the `reserved` that it has. Returns the usage
+    /// without this write.
     fn reserve(
-        self: Arc<Self>,
+        &self,
+        node: &Node,
+        bucket: &str,
         growth: Growth,
-        own: BucketUsage,
-        backends: usize,
-        replicas: u16,
-    ) -> Result<Room, S3Error> {
+        reserved: &mut BucketUsage,
+    ) -> Result<BucketUsage, S3Error> {
+        let (backends, replicas) = node.spread();
+        let own = node.store.as_ref().map(|store| store.bucket_usage(bucket));
         let mut state = self.state.lock();
-        let stored = total(backends, &state.told.by, replicas);
-        let stored = moved(stored, state.told.own, own);
-        let used = BucketUsage {
-            bytes: stored.bytes.saturating_add(state.reserved.bytes),
-            objects: stored.objects.saturating_add(state.reserved.objects),
-        };
+        let stored = total(backends.len(), &state.told.by, replicas);
+        let stored = moved(stored, state.told.own, own.unwrap_or_default());
+        let others = less(state.reserved, *reserved);
+        let used = plus(stored, others);
         state.quota.check(used, growth)?;
-        let reserved = growth.net();
-        state.reserved.bytes = state.reserved.bytes.saturating_add(reserved.bytes);
-        state.reserved.objects = state.reserved.objects.saturating_add(reserved.objects);
-        let limit = state.quota.bytes.unwrap_or(u64::MAX);
-        drop(state);
-        let left = limit.saturating_sub(used.bytes);
-        Ok(Room {
-            watched: self,
-            reserved,
-            most_bytes: left
-                .saturating_add(growth.replaces.bytes)
-                .max(growth.adds.bytes),
-        })
+        *reserved = growth.net();
+        state.reserved = plus(others, *reserved);
+        Ok(used)
     }
 }
 
 impl Room {
+    /// The check of the write at its commit. The room grows if the write adds more by then: the
+    /// body came without a length, or the object that it was to replace is gone.
+    pub fn check_at_commit(&self) -> QuotaCheck {
+        let room = self.clone();
+        Box::new(move |bytes, replaced| {
+            let Reservation {
+                node,
+                bucket,
+                watched,
+                growth,
+                reserved,
+                ..
+            } = &*room.0;
+            let growth = growth.at_commit(bytes, replaced);
+            let mut reserved = reserved.lock();
+            if less(growth.net(), *reserved) == BucketUsage::default() {
+                return Ok(());
+            }
+            let fits = watched.reserve(node, bucket, growth, &mut reserved);
+            fits.map(drop)
+                .map_err(|error| prism_store::Error::QuotaExceeded(error.message().into()))
+        })
+    }
+
     /// Checks that a body, whose length the client did not say, still has room at `written`
     /// bytes.
     ///
     /// # Errors
     /// [`Code::QuotaExceeded`].
     pub fn check(&self, written: u64) -> Result<(), S3Error> {
-        if written > self.most_bytes {
+        let most_bytes = self.0.most_bytes;
+        if written > most_bytes {
             Err(Code::QuotaExceeded.with_message(format!(
-                "The body is longer than the {} bytes that the quota of the bucket leaves.",
-                self.most_bytes
+                "The body is longer than the {most_bytes} bytes that the quota of the bucket leaves."
             )))
         } else {
             Ok(())
@@ -331,11 +419,10 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        let reserved = &mut self.watched.state.lock().reserved;
-        reserved.bytes = reserved.bytes.saturating_sub(self.reserved.bytes);
-        reserved.objects = reserved.objects.saturating_sub(self.reserved.objects);
+        let mut state = self.watched.state.lock();
+        state.reserved = less(state.reserved, *self.reserved.get_mut());
     }
 }
 
@@ -346,10 +433,42 @@ fn quota_of(record: &Bucket) -> Quota {
         .unwrap_or_default()
 }
 
+/// Checks that few names without a bucket have quotas.
+fn check_unused(quotas: &[NamedQuota]) -> Result<(), S3Error> {
+    let unused = quotas.iter().filter(|named| !named.exists).count();
+    if unused < UNUSED_MAX {
+        return Ok(());
+    }
+    Err(Code::InvalidRequest.with_message(format!(
+        "{unused} names without a bucket have quotas, and at most {UNUSED_MAX} may. `prism ctl \
+         bucket quota` lists them, and `prism ctl bucket quota NAME --none` removes one."
+    )))
+}
+
 fn read(bucket: &str, document: &[u8]) -> Option<Quota> {
     let quota = Quota::parse(document);
     let quota = quota.inspect_err(|error| {
         tracing::error!(bucket, %error, "cannot read the bucket's quota, so it has none; `prism ctl bucket quota` sets it");
     });
     quota.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_of_names_without_a_bucket_are_bounded_and_those_of_buckets_are_not() {
+        let mut quotas: Vec<_> = (0..2 * UNUSED_MAX)
+            .map(|n| NamedQuota {
+                bucket: n.to_string(),
+                exists: n >= UNUSED_MAX,
+                quota: Quota::default(),
+            })
+            .collect();
+        let refused = check_unused(&quotas).err().map(|error| error.code());
+        assert_eq!(refused, Some(Code::InvalidRequest));
+        quotas.remove(0);
+        assert!(check_unused(&quotas).is_ok());
+    }
 }

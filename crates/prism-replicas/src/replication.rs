@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use crate::Replicator;
 use crate::framed::encode_header;
 use crate::quota::QuotaChange;
-use crate::quotas::QuotaReport;
+use crate::quotas::{NamedQuota, QuotaReport};
 
 /// A change on its way to other replicas.
 pub(crate) struct Outgoing {
@@ -217,11 +217,25 @@ impl Replication {
         state.phase == Phase::Settled && backends.all(|b| b.status == Status::InSync)
     }
 
-    /// The quota of a bucket and its usage, after this change if there is one.
+    /// The quotas of all names, in their order.
     ///
     /// # Errors
-    /// [`prism_s3::Code::NoSuchBucket`]; unavailable if the registry of buckets is out of reach, or
-    /// no worker answers.
+    /// Unavailable if the registry of buckets is out of reach, or no worker answers.
+    pub async fn quotas(&self) -> Result<Vec<NamedQuota>, S3Error> {
+        let (answer, answered) = oneshot::channel();
+        self.jobs.run(async move |worker: &Replicator| {
+            let _ = answer.send(worker.quotas().await);
+        });
+        let answered = answered.await;
+        answered.unwrap_or_else(|_| Err(prism_s3::Code::ServiceUnavailable.into()))
+    }
+
+    /// The quota of a name and the usage of its bucket, after this change if there is one.
+    ///
+    /// # Errors
+    /// [`prism_s3::Code::NoSuchBucket`] without a bucket and a quota;
+    /// [`prism_s3::Code::InvalidRequest`] if too many names without a bucket have quotas;
+    /// unavailable if the registry of buckets is out of reach, or no worker answers.
     pub async fn quota(
         &self,
         bucket: String,

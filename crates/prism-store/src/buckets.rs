@@ -152,6 +152,15 @@ impl Buckets<'_> {
         self.store.view().bucket_records(after).take(max).collect()
     }
 
+    /// Whether a bucket's name has a quota, also if the bucket is gone. May block on disk.
+    ///
+    /// # Errors
+    /// Errors of the disk.
+    pub fn has_quota(&self, bucket: &str) -> Result<bool, Error> {
+        let document = self.store.view().document(bucket, Bucket::QUOTA)?;
+        Ok(document.is_some())
+    }
+
     /// The document of a bucket under this name, if it has one. May block on disk.
     ///
     /// # Errors

@@ -157,6 +157,9 @@ pub enum Error {
         /// Whether there is an object.
         exists: bool,
     },
+    /// The write does not fit in the quota of its bucket any more.
+    #[error("{0}")]
+    QuotaExceeded(Arc<str>),
     /// The bucket is being deleted, or its deletion has just failed. Ask again.
     #[error("the bucket is being deleted")]
     Busy,

@@ -104,7 +104,7 @@ pub use buckets::Buckets;
 pub use change::DeleteResult;
 pub use checked::CheckedFile;
 pub use codec::META_MAX;
-pub use commit::Condition;
+pub use commit::{Condition, QuotaCheck};
 pub use config::{Config, Durability, INLINE_MAX, OBJECT_LEN_LIMIT};
 pub use damage::{ObjectPlace, Place, Repair, ScrubFault};
 pub use error::{Error, OpenError};

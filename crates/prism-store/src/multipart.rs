@@ -10,7 +10,7 @@ use prism_cluster::replica::Stamp;
 use prism_common::random;
 
 use crate::{
-    commit::{CompleteOp, Condition, Op},
+    commit::{CompleteOp, Condition, Op, QuotaCheck},
     error::Error,
     keys::{behind_key, checked_key, escaped_prefix, object_key, split_upload_key, upload_key},
     merge::under,
@@ -192,14 +192,15 @@ impl Uploads<'_> {
     ///
     /// # Errors
     /// [`Error::NoSuchUpload`], [`Error::PartChanged`] if a part is not the one that the
-    /// caller has seen, [`Error::ConditionFailed`], [`Error::TooLarge`],
-    /// [`Error::NoSuchBucket`], [`Error::Busy`].
+    /// caller has seen, [`Error::ConditionFailed`], [`Error::QuotaExceeded`],
+    /// [`Error::TooLarge`], [`Error::NoSuchBucket`], [`Error::Busy`].
     pub fn complete(
         &self,
         name: UploadName<'_>,
         parts: &[(u16, PartVersion)],
         meta: ObjectMeta,
         condition: Option<Condition>,
+        quota: Option<QuotaCheck>,
     ) -> Result<Committed, Error> {
         let object_key = checked_key(name.bucket, name.key)?;
         if !parts.is_sorted_by(|a, b| a.0 < b.0) {
@@ -212,6 +213,7 @@ impl Uploads<'_> {
             parts: parts.iter().map(|(n, version)| (*n, version.0)).collect(),
             meta,
             condition,
+            quota,
             id: self.store.files().new_id()?,
         }))?;
         Ok(committed(&outcome, outcome.len))

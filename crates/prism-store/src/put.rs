@@ -5,7 +5,7 @@ use std::{fs::File, io::Write, sync::Arc};
 
 use crate::{
     blocks::BlockCrcs,
-    commit::{Condition, Op, Outcome, PutOp},
+    commit::{Condition, Op, Outcome, PutOp, QuotaCheck},
     config::{Durability, INLINE_MAX},
     error::Error,
     keys::checked_key,
@@ -272,6 +272,7 @@ impl PutWriter {
             id,
             bytes,
             condition,
+            quota: None,
         });
         Ok(Commit {
             store: self.store,
@@ -356,10 +357,18 @@ pub struct Commit {
 }
 
 impl Commit {
+    /// The same, to be committed if it fits in the quota of its bucket at that moment.
+    pub fn within(mut self, quota: QuotaCheck) -> Self {
+        if let Op::Put(put) = &mut self.op {
+            put.quota = Some(quota);
+        }
+        self
+    }
+
     /// Commits it as [`PutWriter::commit`] does, if the condition holds. Blocks on disk.
     ///
     /// # Errors
-    /// As for [`PutWriter::commit`]; [`Error::ConditionFailed`].
+    /// As for [`PutWriter::commit`]; [`Error::ConditionFailed`], [`Error::QuotaExceeded`].
     pub fn commit(self) -> Result<Committed, Error> {
         let outcome = commit_op(&self.store, self.op, self.id, self.file.as_ref())?;
         Ok(committed(&outcome, self.len))

@@ -88,7 +88,8 @@ fn authority_params() -> CertificateParams {
 
 fn server_params(plan: &LabPlan) -> Result<CertificateParams, LabError> {
     let addresses = plan.service.iter().map(|address| address.to_string());
-    let names = addresses.chain([HOST_NAME.to_owned()]);
+    // The second one is for buckets in the names of hosts.
+    let names = addresses.chain([HOST_NAME.to_owned(), format!("*.{HOST_NAME}")]);
     let mut params = CertificateParams::new(names.collect::<Vec<_>>())?;
     params
         .distinguished_name

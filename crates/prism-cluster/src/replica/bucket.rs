@@ -16,7 +16,7 @@
 //!
 //! Any backend that finds an abandoned deletion may change the record back to live. A bucket
 //! that is gone leaves its record behind: no backend deletes objects because a record is
-//! missing somewhere.
+//! missing somewhere. The record keeps the quota of the name, which counts for the next bucket.
 //!
 //! The registry may be put back from an older copy, or lose its records. Therefore:
 //!
@@ -137,6 +137,9 @@ pub struct Correction {
 }
 
 impl Bucket {
+    /// The document that belongs to the name: it outlives the bucket.
+    pub const QUOTA: &str = "quota";
+
     /// A new bucket of a name whose agreed record is `known`. `stamp` is above that of
     /// `known`.
     ///
@@ -156,7 +159,7 @@ impl Bucket {
                 phase: Phase::Live,
                 created_ms,
                 versions: None,
-                documents: BTreeMap::new(),
+                documents: known.map(Self::documents_of_name).unwrap_or_default(),
             }),
         }
     }
@@ -174,6 +177,33 @@ impl Bucket {
         change(&mut next);
         next.stamp = stamp;
         Ok(next)
+    }
+
+    /// The record as `change` changes its quota, which a name without a bucket may have as well.
+    ///
+    /// # Errors
+    /// [`BucketRefusal::Deleting`]; [`BucketRefusal::Missing`] if there is neither a bucket nor a
+    /// quota.
+    pub fn change_quota(
+        known: Option<&Self>,
+        stamp: Stamp,
+        change: impl FnOnce(&mut Self),
+    ) -> Result<Self, BucketRefusal> {
+        match known.filter(|known| known.phase == Phase::Gone && known.has_quota()) {
+            Some(gone) => {
+                let mut next = gone.clone();
+                change(&mut next);
+                next.stamp = stamp;
+                Ok(next)
+            }
+            None => Self::change(known, stamp, change),
+        }
+    }
+
+    /// Whether the name has a quota.
+    #[must_use]
+    pub fn has_quota(&self) -> bool {
+        self.documents.contains_key(Self::QUOTA)
     }
 
     /// The first step of a deletion.
@@ -208,7 +238,7 @@ impl Bucket {
             phase: Phase::Gone,
             created_ms: self.created_ms,
             versions: None,
-            documents: BTreeMap::new(),
+            documents: self.documents_of_name(),
         }
     }
 
@@ -261,6 +291,14 @@ impl Bucket {
             life: self.life,
             phase: self.phase,
         }
+    }
+
+    fn documents_of_name(&self) -> BTreeMap<String, String> {
+        let documents = self.documents.iter();
+        let of_name = documents.filter(|(name, _)| *name == Self::QUOTA);
+        of_name
+            .map(|(name, text)| (name.clone(), text.clone()))
+            .collect()
     }
 
     fn existing(known: Option<&Self>) -> Result<&Self, BucketRefusal> {
@@ -351,6 +389,34 @@ mod tests {
         assert_eq!(kept.documents, with.unwrap().documents);
         let gone = deleting.end_deletion(stamp(4), true);
         assert!(gone.documents.is_empty() && gone.versions.is_none());
+    }
+
+    #[test]
+    fn a_quota_outlives_the_bucket_and_counts_for_the_next_one_of_its_name() {
+        let set = |text: Option<&str>| {
+            let text = text.map(str::to_owned);
+            move |next: &mut Bucket| match text {
+                Some(text) => drop(next.documents.insert(Bucket::QUOTA.into(), text)),
+                None => drop(next.documents.remove(Bucket::QUOTA)),
+            }
+        };
+        let bucket = Bucket::create(None, stamp(1), 7).unwrap();
+        let limited = Bucket::change_quota(Some(&bucket), stamp(2), set(Some("1"))).unwrap();
+        let gone = limited.buried(stamp(3));
+        let next = Bucket::create(Some(&gone), stamp(4), 7).unwrap();
+        assert_eq!(next.documents, limited.documents);
+        let changed = Bucket::change_quota(Some(&gone), stamp(4), set(Some("2"))).unwrap();
+        assert_eq!(
+            (changed.stamp, changed.life, changed.phase),
+            (stamp(4), gone.life, Phase::Gone)
+        );
+        let free = Bucket::change_quota(Some(&changed), stamp(5), set(None)).unwrap();
+        let again = Bucket::create(Some(&free), stamp(6), 7).unwrap();
+        assert!(!again.has_quota());
+        for unused in [None, Some(&free)] {
+            let refused = Bucket::change_quota(unused, stamp(6), set(Some("1")));
+            assert_eq!(refused, Err(BucketRefusal::Missing));
+        }
     }
 
     #[test]

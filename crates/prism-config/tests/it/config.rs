@@ -74,6 +74,15 @@ fn what_is_written_reads_back_the_same() {
 }
 
 #[test]
+fn a_domain_of_buckets_is_the_name_of_hosts() {
+    let with = |domain: &str| GOOD.to_owned() + &format!("domains = [{domain:?}]\n");
+    assert!(ConfigFile::from_toml(&with("S3.example.com")).is_ok());
+    for wrong in ["10.0.0.1", "::1", "*.example.com", "s3.example.com:80", ""] {
+        assert_eq!(fields(&with(wrong)), ["s3.domains"], "{wrong}");
+    }
+}
+
+#[test]
 fn relative_paths_are_relative_to_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("prism.toml");

@@ -5,7 +5,7 @@ use prism_acme::{SOURCE, failure, issued};
 use prism_config::{Config, Node};
 use prism_membership::etcd::{Key, Keys, client};
 use prism_membership::{AcmeRecords, ClusterRecords};
-use prism_pki::{Dated, Term, now_s};
+use prism_pki::{Certificate, Dated, Term, now_s};
 
 use super::finding::{Finding, State, Subject};
 
@@ -15,6 +15,8 @@ const RENEW_NODE: &str = "renew it with `prism pki issue --replace`; see docs/op
 const RENEW_AUTHORITY: &str = "replace the authority (`prism pki new-authority`), or drop it if \
                                another one has replaced it; see docs/operating.md";
 const RENEW_SERVICE: &str = "renew it at its authority; nodes read the file again";
+const ADD_WILDCARD: &str = "add one, or HTTPS clients that put the bucket into the host's name \
+                            refuse this service";
 const RENEW_ACME: &str = "remove the cause that `prism ctl certificate list` shows, then run \
                           `prism ctl certificate renew`";
 
@@ -45,7 +47,32 @@ pub(super) fn examine(config: &Config, node: &Node) -> Vec<Finding> {
     }
     let findings = found.iter();
     let findings = findings.map(|(dated, mend)| finding(dated, mend, now));
+    let findings = findings.chain(without_wildcard(config, node));
     findings.chain(by_acme(config, node, now)).collect()
+}
+
+/// The domains of buckets whose hosts no certificate is for.
+fn without_wildcard(config: &Config, node: &Node) -> Vec<Finding> {
+    let Some(tls) = config.service.tls.as_ref().filter(|_| node.is_frontend()) else {
+        return Vec::new();
+    };
+    let files = tls.certificates.iter();
+    let leaves = files.filter_map(|files| {
+        let chain = Certificate::read_all(&files.file).ok()?;
+        chain.into_iter().next()
+    });
+    let names: Vec<String> = leaves.flat_map(|leaf| leaf.names).collect();
+    let wildcards = config.s3.domains.iter().map(|domain| format!("*.{domain}"));
+    let missing = wildcards.filter(|wildcard| {
+        let is_it = |name: &String| name.eq_ignore_ascii_case(wildcard);
+        !names.iter().any(is_it)
+    });
+    missing
+        .map(|wildcard| {
+            let found = format!("no certificate of service.tls is for {wildcard}");
+            SUBJECT.advice(found, ADD_WILDCARD)
+        })
+        .collect()
 }
 
 /// The certificate by ACME, and the failure of its last order.
@@ -98,5 +125,39 @@ fn finding(dated: &Dated, mend: &str, now_s: u64) -> Finding {
         Term::Valid => SUBJECT.good(said),
         Term::EndsSoon => SUBJECT.advice(said, mend),
         Term::Ended => SUBJECT.missing(said, mend),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use prism_config::{Certificate as Files, Role, Tls};
+
+    use super::*;
+
+    #[test]
+    fn a_domain_of_buckets_without_a_wildcard_is_found_at_frontends() {
+        let dir = tempfile::tempdir().unwrap();
+        prism_pki::init(dir.path(), &["fe0".to_owned()]).unwrap();
+        let mut config = Config::default();
+        config.s3.domains = vec!["s3.example.com".to_owned()];
+        let mut node = Node {
+            roles: vec![Role::Frontend],
+            ..Node::default()
+        };
+        assert_eq!(without_wildcard(&config, &node).len(), 0);
+        let certificate = Files {
+            file: dir.path().join("fe0.crt"),
+            ..Files::default()
+        };
+        config.service.tls = Some(Tls {
+            certificates: vec![certificate],
+            ..Tls::default()
+        });
+        let found = without_wildcard(&config, &node);
+        assert_eq!(found.len(), 1);
+        assert!(found.iter().all(|f| f.found.contains("*.s3.example.com")));
+        node.roles = vec![Role::Backend];
+        assert_eq!(without_wildcard(&config, &node).len(), 0);
     }
 }

@@ -43,7 +43,8 @@ pub(crate) struct RunningNode {
 }
 
 impl Nodes {
-    /// Three nodes with as many replicas of each key, and the bucket `bkt`.
+    /// Three nodes with as many replicas of each key, and the bucket `bkt`. The first node alone
+    /// has the domain of buckets.
     pub(crate) fn with_bucket(replicas: u16) -> Self {
         let nodes = Self::start(replicas);
         for client in &mut nodes.clients() {
@@ -66,6 +67,10 @@ impl Nodes {
         let ports = [free_port(), free_port()];
         let start = |name: &&str| {
             let identity = Identity::of_node(pki.path(), name).unwrap();
+            let mut config = config.clone();
+            if *name != "a" {
+                config.s3.domains.clear();
+            }
             RunningNode::start(&config, name, identity, ports)
         };
         Self {
@@ -221,6 +226,11 @@ impl Client {
         self.send_bytes(&[&head, body].concat())
     }
 
+    /// The same without a signature and a body.
+    pub(crate) fn send_unsigned(&mut self, start: &str) -> Answer {
+        self.send_bytes(&text_of(None, start, &[], Some(0)))
+    }
+
     /// The same with a body in one chunk, whose length is not said.
     pub(crate) fn send_chunked(&mut self, start: &str, body: &[u8]) -> Answer {
         let fields = [("Transfer-Encoding", "chunked")];
@@ -228,6 +238,24 @@ impl Client {
         let size = format!("{:x}\r\n", body.len());
         let bytes = [&head, size.as_bytes(), body, b"\r\n0\r\n\r\n"].concat();
         self.send_bytes(&bytes)
+    }
+
+    /// Sends the head of a PUT, and waits until the node has begun it and wants the body. Without
+    /// `body_bytes` the body comes in chunks.
+    pub(crate) fn begin_put(&mut self, target: &str, body_bytes: Option<usize>) {
+        let mut fields = vec![("Expect", "100-continue")];
+        if body_bytes.is_none() {
+            fields.push(("Transfer-Encoding", "chunked"));
+        }
+        let head = text_of(Some(ADMIN), &format!("PUT {target}"), &fields, body_bytes);
+        self.stream.write_all(&head).unwrap();
+        assert_eq!(self.read(&Method::HEAD).status, 100);
+    }
+
+    /// Sends the body of a PUT that has begun.
+    pub(crate) fn end_put(&mut self, body: &[u8]) -> Answer {
+        self.stream.write_all(body).unwrap();
+        self.read(&Method::PUT)
     }
 
     fn send_bytes(&mut self, bytes: &[u8]) -> Answer {

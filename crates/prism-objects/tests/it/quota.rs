@@ -138,6 +138,94 @@ fn every_way_of_writing_is_refused_at_the_limit_here_and_at_another_node() {
     writes_are_refused(&nodes, 1, 0);
 }
 
+/// Ends writes that were begun, of which one fits in the quota, and returns those that were done.
+fn ended(mut held: Vec<Client>, body: &[u8]) -> usize {
+    let answers = held.iter_mut().map(|client| client.end_put(body));
+    let answers: Vec<_> = answers.collect();
+    for answer in answers.iter().filter(|answer| answer.status != 200) {
+        assert_refused("held open", answer);
+    }
+    answers.iter().filter(|answer| answer.status == 200).count()
+}
+
+#[test]
+fn overwrites_that_are_held_open_count_whole_once_their_objects_are_deleted() {
+    for replicas in [1, 2] {
+        let nodes = Nodes::with_bucket(replicas);
+        let address = nodes.nodes[0].address;
+        let mut writer = Writer(Client::connect(address));
+        for len in [1_000, 100_000] {
+            leave(&nodes, Some(2 * len as u64 - 1), None);
+            let begin = |n: usize| {
+                let key = nodes.key_of(0, &format!("held-{len}-{n}"));
+                assert_done(&key, &writer.put(&key, len));
+                let mut client = Client::connect(address);
+                client.begin_put(&format!("/bkt/{key}"), Some(len));
+                writer.delete(&key);
+                client
+            };
+            let held = (0..4).map(begin).collect();
+            assert_eq!(ended(held, &vec![b'q'; len]), 1, "{replicas} {len}");
+        }
+    }
+}
+
+#[test]
+fn a_part_that_is_held_open_counts_whole_once_the_part_before_is_replaced() {
+    let nodes = Nodes::with_bucket(1);
+    leave(&nodes, Some(199_999), None);
+    let address = nodes.nodes[0].address;
+    let mut writer = Writer(Client::connect(address));
+    let key = nodes.key_of(0, "parts");
+    let id = writer.begin(&key).elements("UploadId")[0].to_owned();
+    let part = format!("{key}?partNumber=1&uploadId={id}");
+    assert_done("a part", &writer.put(&part, 100_000));
+    let mut held = Client::connect(address);
+    held.begin_put(&format!("/bkt/{part}"), Some(100_000));
+    assert_done("a smaller part", &writer.put(&part, 1));
+    let other = nodes.key_of(0, "other");
+    assert_done("the freed room", &writer.put(&other, 150_000));
+    assert_eq!(ended(vec![held], &[b'q'; 100_000]), 0);
+}
+
+#[test]
+fn bodies_without_a_length_do_not_exceed_the_quota_together() {
+    let nodes = Nodes::with_bucket(1);
+    leave(&nodes, Some(199_999), None);
+    let begin = |n: usize| {
+        let mut client = Client::connect(nodes.nodes[0].address);
+        let key = nodes.key_of(0, &format!("chunked-{n}"));
+        client.begin_put(&format!("/bkt/{key}"), None);
+        client
+    };
+    let held = (0..4).map(begin).collect();
+    let size = format!("{:x}\r\n", 100_000);
+    let body = [size.as_bytes(), &[b'q'; 100_000], b"\r\n0\r\n\r\n"].concat();
+    assert_eq!(ended(held, &body), 1);
+}
+
+#[test]
+fn a_bucket_that_is_deleted_and_created_again_has_the_quota_of_its_name() {
+    let nodes = Nodes::with_bucket(1);
+    leave(&nodes, Some(1_000), None);
+    let mut writer = Writer(Client::connect(nodes.nodes[1].address));
+    let mut status = |start: &str| writer.0.send(start, &[], &[]).status;
+    assert_eq!(status("DELETE /bkt"), 204);
+    let unused = nodes.quota(2, None);
+    assert_eq!((unused.exists, unused.quota.bytes), (false, Some(1_000)));
+    assert_eq!(status("PUT /bkt"), 200);
+    let key = nodes.key_of(0, "k");
+    assert_refused("the next bucket", &writer.put(&key, 1_001));
+    assert_eq!(writer.0.send("DELETE /bkt", &[], &[]).status, 204);
+    let none = QuotaChange {
+        bytes: Some(None),
+        objects: None,
+    };
+    nodes.quota(0, Some(none));
+    assert_eq!(writer.0.send("PUT /bkt", &[], &[]).status, 200);
+    assert_done("without a quota", &writer.put(&key, 1_001));
+}
+
 #[test]
 fn an_object_counts_once_whatever_the_number_of_its_replicas_and_at_every_backend() {
     let nodes = Nodes::with_bucket(2);

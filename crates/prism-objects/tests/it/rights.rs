@@ -2,7 +2,7 @@
 
 use prism_s3::access::Rights;
 
-use crate::support::Server;
+use crate::support::{ADMIN, Server};
 
 const READ: Rights = Rights::READ;
 const WRITE: Rights = Rights::WRITE;
@@ -47,6 +47,68 @@ fn what_everybody_may_read_is_the_policys_to_say() {
     assert_eq!(server.send_unsigned("DELETE /bkt/new").status, 204);
     assert_eq!(server.send("DELETE /bkt?policy", &[], &[]).status, 204);
     assert_eq!(server.send_unsigned("GET /bkt/k").status, 403);
+}
+
+#[test]
+fn a_missing_key_is_404_only_for_those_who_may_list_the_bucket() {
+    let server = server();
+    server.set_rights(&[("reader", "bkt", READ), ("writer", "other", WRITE)]);
+    let reads = [
+        "GET /bkt/none",
+        "HEAD /bkt/none",
+        "GET /bkt/none?tagging",
+        "GET /bkt/none?attributes",
+        "GET /bkt/none?versionId=null",
+    ];
+    let check = |key: Option<&str>, expected: u16| {
+        for start in reads {
+            let wanted = [("x-amz-object-attributes", "ETag")];
+            let fields = if start.ends_with("attributes") {
+                &wanted[..]
+            } else {
+                &[]
+            };
+            let answer = server.send_by(key, start, fields, &[]);
+            assert_eq!(answer.status, expected, "{key:?} {start} {}", answer.text());
+        }
+    };
+    let copy = || {
+        let source = [("x-amz-copy-source", "/bkt/none")];
+        let copied = server.send_by(Some("writer"), "PUT /other/copy", &source, &[]);
+        copied.status
+    };
+    check(Some("reader"), 404);
+    let reading = statement("Allow", "\"*\"", "s3:Get*");
+    put_policy(&server, &reading);
+    check(None, 403);
+    check(Some("writer"), 403);
+    check(Some("reader"), 404);
+    check(Some(ADMIN), 404);
+    assert_eq!(copy(), 403);
+    let listing = statement("Allow", "\"*\"", "s3:ListBucket");
+    put_policy(&server, &format!("{reading},{listing}"));
+    check(None, 404);
+    assert_eq!(copy(), 404);
+    let denial = statement("Deny", "\"*\"", "s3:ListBucket");
+    put_policy(&server, &format!("{reading},{denial}"));
+    check(Some("reader"), 403);
+}
+
+#[test]
+fn a_stranger_learns_that_a_bucket_is_missing_and_cannot_create_it() {
+    let server = server();
+    for start in [
+        "GET /missing",
+        "HEAD /missing",
+        "GET /missing/k",
+        "PUT /missing/k",
+    ] {
+        assert_eq!(server.send_unsigned(start).status, 404, "{start}");
+    }
+    let missing = server.send_unsigned("GET /missing/k");
+    assert_eq!(missing.elements("Code"), ["NoSuchBucket"]);
+    assert_eq!(server.send_unsigned("PUT /missing").status, 403);
+    assert_eq!(server.send_unsigned("GET /bkt").status, 403);
 }
 
 #[test]

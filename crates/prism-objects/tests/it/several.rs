@@ -34,6 +34,53 @@ fn an_object_is_the_same_at_every_node() {
     }
 }
 
+#[test]
+fn the_node_that_reads_a_request_decides_which_bucket_its_host_names() {
+    let nodes = Nodes::with_bucket(1);
+    let mut clients = nodes.clients();
+    let host = [("Host", "bkt.memory:80")];
+    for owner in 0..3 {
+        let key = nodes.key_of(owner, "dir/host");
+        let put = clients[0].send(&format!("PUT /{key}"), &host, b"here");
+        assert_eq!(put.status, 200, "{}", put.text());
+        for client in &mut clients {
+            assert_eq!(
+                client.send(&format!("GET /bkt/{key}"), &[], &[]).text(),
+                "here"
+            );
+        }
+        let got = clients[0].send(&format!("GET /{key}"), &host, &[]);
+        assert_eq!(got.text(), "here");
+        // These nodes have no domains.
+        for client in &mut clients[1..] {
+            let got = client.send(&format!("GET /bkt/{key}"), &host, &[]);
+            assert_eq!(got.text(), "here");
+        }
+    }
+    let listed = clients[0].send("GET /?list-type=2", &host, &[]);
+    assert_eq!(listed.elements("Key").len(), 3, "{}", listed.text());
+}
+
+#[test]
+fn every_owner_of_a_key_hides_that_it_is_missing_as_the_node_that_read_the_request_says() {
+    let nodes = Nodes::with_bucket(1);
+    let mut clients = nodes.clients();
+    let policy = "{\"Version\":\"2012-10-17\",\"Statement\":[{\"Effect\":\"Allow\",\
+                  \"Principal\":\"*\",\"Action\":\"s3:GetObject\",\
+                  \"Resource\":\"arn:aws:s3:::bkt/*\"}]}";
+    let put = clients[0].send("PUT /bkt?policy", &[], policy.as_bytes());
+    assert_eq!(put.status, 204, "{}", put.text());
+    // The time for which nodes remember that there was no policy.
+    std::thread::sleep(Duration::from_secs(1));
+    for owner in 0..3 {
+        let start = format!("GET /bkt/{}", nodes.key_of(owner, "none"));
+        for client in &mut clients {
+            assert_eq!(client.send_unsigned(&start).status, 403, "{start}");
+            assert_eq!(client.send(&start, &[], &[]).status, 404, "{start}");
+        }
+    }
+}
+
 /// Clients try to delete a bucket while others write and delete its objects. An answered write
 /// is there, and a deleted bucket has no objects.
 #[test]

@@ -26,6 +26,8 @@ use crate::memory::MemoryIo;
 /// The key with every right.
 pub(crate) const ADMIN: &str = "admin";
 const SECRET: &str = "secret";
+/// The host of a request that names no other, and the domain of buckets.
+pub(crate) const DOMAIN: &str = "memory";
 /// The address of every client.
 const CLIENT: &str = "192.0.2.7:4711";
 
@@ -35,6 +37,7 @@ pub(crate) fn config(backends: &[&str], replicas: u16) -> Config {
     config.cluster.name = "memory".into();
     config.cluster.region = "us-east-1".into();
     config.cluster.replicas = replicas;
+    config.s3.domains = vec![DOMAIN.into()];
     for (n, name) in backends.iter().enumerate() {
         config.nodes.push(prism_config::Node {
             name: (*name).into(),
@@ -236,9 +239,13 @@ pub(crate) fn text_of(
 ) -> Vec<u8> {
     let (method, target) = start.split_once(' ').unwrap();
     let mut headers = Headers::new();
-    headers.append("Host", "memory").unwrap();
+    headers.append("Host", DOMAIN).unwrap();
     for (name, value) in fields {
-        headers.append(name, value).unwrap();
+        let added = match *name {
+            "Host" => headers.set(name, value),
+            _ => headers.append(name, value),
+        };
+        added.unwrap();
     }
     if let Some(bytes) = body_bytes
         && (bytes > 0 || method.starts_with('P'))

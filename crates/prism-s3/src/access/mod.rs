@@ -11,6 +11,7 @@ mod needs;
 
 use self::needs::{Needs, needs};
 pub use crate::policy::Circumstances;
+use crate::policy::actions::Actions;
 use crate::policy::{Policy, PolicyQuestion, Verdict};
 pub use crate::rights::{KeyRights, Rights};
 use crate::{BucketName, Code, ObjectOperation, Operation, S3Error};
@@ -105,6 +106,35 @@ pub fn depends_on_policy(operation: &Operation, caller: &Caller<'_>) -> bool {
         Needs::Permission(need) | Needs::ForSomeKey(need) => {
             !(need.is_policy && caller.rights_on(need.bucket).contains(Rights::OWNER))
         }
+    }
+}
+
+/// Whether the caller of an allowed read must not learn that the object is missing, because it may
+/// not list the bucket (<https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html>).
+/// The right `read` allows both, so without a policy nothing is hidden.
+pub fn hides_missing(
+    operation: &Operation,
+    caller: &Caller<'_>,
+    policy: Option<&Policy>,
+    circumstances: &Circumstances,
+) -> bool {
+    let (Some(policy), Some(object)) = (policy, operation.object()) else {
+        return false;
+    };
+    if !operation.only_reads_object() {
+        return false;
+    }
+    let listing = PolicyQuestion {
+        access_key: caller.access_key(),
+        actions: Actions::ListBucket,
+        key: None,
+        prefix: None,
+        circumstances,
+    };
+    match policy.verdict(&listing) {
+        Verdict::Denied => true,
+        Verdict::Allowed => false,
+        Verdict::Silent => !caller.rights_on(&object.bucket).contains(Rights::READ),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The operations of S3.
 //!
-//! Only path style (`/bucket/key`) is served. Names are decoded once. `rows` has the tables
-//! of operations.
+//! Requests have path style (`/bucket/key`); [`crate::Domains`] gives it to those of other hosts.
+//! Names are decoded once. `rows` has the tables of operations.
 
 mod params;
 mod parse;

@@ -31,6 +31,7 @@ fn put(store: &Store, key: &str, len: usize, given: Option<Given>) -> Queued {
         id,
         bytes: PutBytes::Inline(bytes),
         condition: None,
+        quota: None,
     });
     queued(op, given)
 }

@@ -19,12 +19,14 @@ use std::{collections::BTreeSet, sync::atomic::Ordering};
 use fjall::PersistMode;
 
 pub(crate) use committer::Committer;
-pub use op::Condition;
 pub(crate) use op::{
     CompleteOp, DeleteOp, DiscardOp, Failure, Fetched, Given, Op, OpResult, Outcome, PutOp, SetBy,
     TakeInOp, Taken, When,
 };
-pub(crate) use stage::{check, effective_versioning, open_bucket, present};
+pub use op::{Condition, QuotaCheck};
+pub(crate) use stage::{
+    check, check_quota, effective_versioning, open_bucket, present, replaced_bytes,
+};
 pub(crate) use take_in::own_versions;
 pub(crate) use versions::{check_version, version_of};
 

@@ -23,6 +23,11 @@ const GROUP_MAX: usize = 256;
 /// The condition of a write on the metadata that its object has at the moment of the commit.
 pub type Condition = Box<dyn Fn(Option<&ObjectMeta>) -> bool + Send>;
 
+/// Whether a write fits in its bucket's quota at the moment of the commit: by its bytes that are
+/// not counted yet, and by the bytes of the object or part that it replaces. A bucket that keeps
+/// versions replaces nothing.
+pub type QuotaCheck = Box<dyn Fn(u64, Option<u64>) -> Result<(), Error> + Send>;
+
 pub(crate) type MetaChange = Box<dyn FnOnce(&mut ObjectMeta) + Send>;
 
 pub(crate) enum Op {
@@ -147,6 +152,7 @@ pub(crate) struct PutOp {
     pub(crate) id: FileId,
     pub(crate) bytes: PutBytes,
     pub(crate) condition: Option<Condition>,
+    pub(crate) quota: Option<QuotaCheck>,
 }
 
 /// Objects of one bucket, or one version of each. The condition applies to each of them.
@@ -165,6 +171,7 @@ pub(crate) struct CompleteOp {
     pub(crate) parts: Vec<(u16, FileId)>,
     pub(crate) meta: ObjectMeta,
     pub(crate) condition: Option<Condition>,
+    pub(crate) quota: Option<QuotaCheck>,
     /// The id of the manifest.
     pub(crate) id: FileId,
 }

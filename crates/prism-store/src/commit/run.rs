@@ -6,7 +6,7 @@ use prism_cluster::replica::Stamp;
 use super::{
     committer::{CLUSTER_KEY, Committer, EPOCH_KEY},
     op::{CompleteOp, Given, Mark, Op, OpResult, Outcome, PutOp},
-    stage::{Stage, check, manifest_of, open_bucket},
+    stage::{Stage, check, check_quota, manifest_of, open_bucket, replaced_bytes},
     versions::{Base, How},
 };
 use crate::{
@@ -110,6 +110,11 @@ impl Stage<'_> {
         let bucket = open_bucket(self.view, bucket_of(&put.object_key))?;
         let current = self.view.object(&put.object_key)?;
         check(put.condition.as_ref(), current.as_ref())?;
+        // Where there are other replicas, the plan has checked the quota before they prepared.
+        if given.is_none() {
+            let replaced = replaced_bytes(bucket.versioning, current.as_ref());
+            check_quota(put.quota.as_ref(), put.record.len, replaced)?;
+        }
         let how = How::of_bucket(self.view, &bucket, given, &put.object_key)?;
         let base = Base::for_change(self.view, how, &put.object_key, current)?;
         let len = put.record.len;
@@ -127,6 +132,10 @@ impl Stage<'_> {
     ) -> Result<(), Error> {
         self.view.existing_upload(&part.object_key, upload)?;
         let replaced = self.view.part(upload, number)?;
+        if given.is_none() {
+            let replaced = replaced.as_ref().map(|record| record.len);
+            check_quota(part.quota.as_ref(), part.record.len, replaced)?;
+        }
         let current = replaced.as_ref().map(|record| record.stamp);
         part.record.stamp = self.stamp(given.map(|given| given.stamp), current);
         self.lose(replaced);
@@ -141,6 +150,10 @@ impl Stage<'_> {
         let bucket = open_bucket(self.view, bucket_of(object_key))?;
         let current = self.view.object(object_key)?;
         check(complete.condition.as_ref(), current.as_ref())?;
+        if given.is_none() {
+            let replaced = replaced_bytes(bucket.versioning, current.as_ref());
+            check_quota(complete.quota.as_ref(), 0, replaced)?;
+        }
         let is_seen = |part: &Record, seen: &FileId| part.payload == Payload::File { id: *seen };
         let manifest = manifest_of(self.view, complete.upload, &complete.parts, is_seen)?;
         let len = manifest.parts.iter().map(|part| part.len).sum();

@@ -4,7 +4,7 @@ use prism_cluster::replica::{Phase, Stamp};
 
 use super::{
     committer::Committer,
-    op::{Condition, Outcome},
+    op::{Condition, Outcome, QuotaCheck},
 };
 use crate::{
     error::Error,
@@ -170,6 +170,21 @@ pub(crate) fn check(condition: Option<&Condition>, current: Option<&Record>) -> 
         }),
         _ => Ok(()),
     }
+}
+
+/// Checks that a write of `bytes` fits in its bucket's quota, if it has one.
+pub(crate) fn check_quota(
+    quota: Option<&QuotaCheck>,
+    bytes: u64,
+    replaced: Option<u64>,
+) -> Result<(), Error> {
+    quota.map_or(Ok(()), |fits| fits(bytes, replaced))
+}
+
+/// The bytes of the object that a write of its key replaces; none where versions are kept.
+pub(crate) fn replaced_bytes(versioning: Versioning, current: Option<&Record>) -> Option<u64> {
+    let current = current.filter(|_| versioning == Versioning::Never);
+    current.map(|record| record.len)
 }
 
 /// The manifest of an upload's parts. [`Error::PartChanged`] if one of them is missing, or

@@ -7,8 +7,8 @@ use prism_cluster::replica::Stamp;
 
 use crate::{
     commit::{
-        CompleteOp, Condition, Failure, Op, Outcome, PutOp, check, check_version,
-        effective_versioning, open_bucket, present, version_of,
+        CompleteOp, Condition, Failure, Op, Outcome, PutOp, check, check_quota, check_version,
+        effective_versioning, open_bucket, present, replaced_bytes, version_of,
     },
     error::Error,
     layout::FileId,
@@ -127,12 +127,17 @@ impl Planner<'_> {
         let meta = put.record.meta.clone();
         let len = put.record.len;
         let write = Change::Write { meta, len };
-        if let Some((id, _)) = put.part {
+        if let Some((id, number)) = put.part {
             self.view.existing_upload(&self.object_key, id)?;
+            let replaced = self.view.part(id, number)?.map(|record| record.len);
+            check_quota(put.quota.as_ref(), len, replaced)?;
             return self.of_scope(write);
         }
         open_bucket(self.view, &self.scope.bucket)?;
-        check(put.condition.as_ref(), self.object()?.as_ref())?;
+        let current = self.object()?;
+        check(put.condition.as_ref(), current.as_ref())?;
+        let replaced = replaced_bytes(self.versioning, current.as_ref());
+        check_quota(put.quota.as_ref(), len, replaced)?;
         self.of_new_version(write)
     }
 
@@ -141,7 +146,11 @@ impl Planner<'_> {
         let upload = complete.upload;
         view.existing_upload(&self.object_key, upload)?;
         open_bucket(view, &self.scope.bucket)?;
-        check(complete.condition.as_ref(), self.object()?.as_ref())?;
+        let current = self.object()?;
+        check(complete.condition.as_ref(), current.as_ref())?;
+        // The bytes of the parts are counted already.
+        let replaced = replaced_bytes(self.versioning, current.as_ref());
+        check_quota(complete.quota.as_ref(), 0, replaced)?;
         let mut parts = Vec::with_capacity(complete.parts.len());
         for (number, seen) in &complete.parts {
             let record = view.part(upload, *number)?;

@@ -42,7 +42,7 @@ fn parts_count_until_their_upload_ends_and_once_as_an_object() {
     let seen = [(1, parts[0].version)];
     let completed = store
         .uploads()
-        .complete(name, &seen, ObjectMeta::default(), None);
+        .complete(name, &seen, ObjectMeta::default(), None, None);
     completed.unwrap();
     // The part that was left out is gone.
     assert_eq!(store.bucket_usage("b"), usage(100_000, 1));

@@ -159,7 +159,9 @@ fn upload(store: &Store, key: &str, seed: u64, complete: bool) {
         let (parts, _) = store.uploads().parts(name(key, id), 0, 10).unwrap();
         let parts: Vec<_> = parts.iter().map(|p| (p.number, p.version)).collect();
         let meta = meta(&[seed as u8]);
-        let done = store.uploads().complete(name(key, id), &parts, meta, None);
+        let done = store
+            .uploads()
+            .complete(name(key, id), &parts, meta, None, None);
         done.unwrap();
     }
 }

@@ -53,7 +53,7 @@ fn complete(store: &Store, name: UploadName<'_>, parts: &[Part]) -> Result<u64, 
         etag: "whole".into(),
         ..ObjectMeta::default()
     };
-    let committed = store.uploads().complete(name, &seen, meta, None)?;
+    let committed = store.uploads().complete(name, &seen, meta, None, None)?;
     Ok(committed.len)
 }
 

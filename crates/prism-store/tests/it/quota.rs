@@ -76,7 +76,7 @@ fn parts_count_until_their_object_or_upload_is_gone() {
     let seen = [(1, parts[0].version)];
     store
         .uploads()
-        .complete(name, &seen, ObjectMeta::default(), None)
+        .complete(name, &seen, ObjectMeta::default(), None, None)
         .unwrap();
     // The part that was left out is gone.
     assert_eq!(store.bytes_used(), 600_000);

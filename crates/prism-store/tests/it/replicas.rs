@@ -96,7 +96,7 @@ fn put_in_parts(store: &Store, key: &str) {
     let parts: Vec<_> = parts.iter().map(|p| (p.number, p.version)).collect();
     store
         .uploads()
-        .complete(name, &parts, ObjectMeta::default(), None)
+        .complete(name, &parts, ObjectMeta::default(), None, None)
         .unwrap();
     let id = store
         .uploads()

@@ -59,7 +59,7 @@ fn filled(dir: &Path) -> Contents {
         .collect();
     store
         .uploads()
-        .complete(name, &seen, ObjectMeta::default(), None)
+        .complete(name, &seen, ObjectMeta::default(), None, None)
         .unwrap();
     contents.insert(key.into(), data);
     upload(&store, "under way", &bytes(78, 300_000));

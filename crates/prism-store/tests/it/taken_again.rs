@@ -60,7 +60,7 @@ fn filled(dir: &Path) -> (BTreeMap<String, Vec<u8>>, UploadId) {
         let seen: Vec<_> = parts.iter().map(|p| (p.number, p.version)).collect();
         let done = store
             .uploads()
-            .complete(name(&key, id), &seen, meta(&[]), None);
+            .complete(name(&key, id), &seen, meta(&[]), None, None);
         done.unwrap();
         contents.insert(key, whole);
     }

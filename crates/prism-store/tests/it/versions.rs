@@ -256,7 +256,9 @@ fn put_in_parts(store: &Store, key: &str, body: &[u8]) -> Option<VersionId> {
     }
     let (parts, _) = store.uploads().parts(name, 0, 2).unwrap();
     let parts: Vec<_> = parts.iter().map(|p| (p.number, p.version)).collect();
-    let done = store.uploads().complete(name, &parts, meta(body), None);
+    let done = store
+        .uploads()
+        .complete(name, &parts, meta(body), None, None);
     done.unwrap().version
 }
 

@@ -149,7 +149,7 @@ impl NodeService for ObjectNode {
     }
 
     fn obey<'s>(&'s self, line: &'s str) -> Option<Work<'s, Value>> {
-        if line.starts_with("quota ") {
+        if quota::is_meant(line) {
             return Some(Box::pin(quota::answer(&self.node, line)));
         }
         let document = match line.strip_prefix("scrub ") {

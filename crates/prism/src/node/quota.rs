@@ -1,8 +1,13 @@
 //! The admin socket's command `quota BUCKET [bytes=N|none] [objects=N|none]`: shows the quota of a
-//! bucket and its usage, after a change if one is named.
+//! bucket and its usage, after a change if one is named. Without a bucket it lists all quotas.
 
 use prism_replicas::{Node, QuotaChange};
 use serde_json::{Value, json};
+
+/// Whether a command is about quotas.
+pub(super) fn is_meant(line: &str) -> bool {
+    line == "quota" || line.starts_with("quota ")
+}
 
 /// Whether a command changes a quota.
 pub(super) fn is_change(line: &str) -> bool {
@@ -10,6 +15,9 @@ pub(super) fn is_change(line: &str) -> bool {
 }
 
 pub(super) async fn answer(node: &Node, line: &str) -> Value {
+    if line == "quota" {
+        return all(node).await;
+    }
     let Some((bucket, change)) = parse(line) else {
         return json!({ "error": "try: quota BUCKET [bytes=N|none] [objects=N|none]" });
     };
@@ -17,10 +25,24 @@ pub(super) async fn answer(node: &Node, line: &str) -> Value {
         Ok(report) => json!({
             "asked": node.core.name,
             "bucket": bucket,
+            "exists": report.exists,
             "quota": report.quota,
             "usage": report.usage,
             "missing": report.missing,
         }),
+        Err(error) => json!({ "error": error.to_string() }),
+    }
+}
+
+/// The quotas of all names.
+async fn all(node: &Node) -> Value {
+    match node.replication.quotas().await {
+        Ok(quotas) => {
+            let quotas = quotas.iter().map(|named| {
+                json!({ "bucket": named.bucket, "exists": named.exists, "quota": named.quota })
+            });
+            json!({ "asked": node.core.name, "quotas": quotas.collect::<Vec<_>>() })
+        }
         Err(error) => json!({ "error": error.to_string() }),
     }
 }
@@ -62,6 +84,7 @@ mod tests {
         let line = "quota photos bytes=5 objects=none";
         assert_eq!(parse(line), Some(("photos", Some(change))));
         assert!(is_change(line) && !is_change("quota photos"));
+        assert!(is_meant("quota") && is_meant(line) && !is_meant("quotas"));
         for wrong in [
             "quota",
             "quota b bytes",

@@ -13,6 +13,7 @@ use prism_process::{Metric, Value as MetricValue};
 use prism_upstream::{Duty, Shared};
 use serde_json::{Value, json};
 
+use super::quota;
 use super::service::{NodeService, Work};
 use super::worker::Worker;
 
@@ -100,7 +101,7 @@ impl NodeService for UpstreamNode {
         if line.starts_with("server ") {
             return Some(Box::pin(self.assign(line)));
         }
-        let is_of_store = line.starts_with("quota ") || line.starts_with("scrub ");
+        let is_of_store = quota::is_meant(line) || line.starts_with("scrub ");
         let refusal = json!({ "error": "its service has an upstream and stores nothing" });
         is_of_store.then(|| -> Work<'_, Value> { Box::pin(std::future::ready(refusal)) })
     }

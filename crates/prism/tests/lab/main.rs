@@ -29,6 +29,7 @@ mod differing_files;
 mod families;
 mod frontends;
 mod host_mode;
+mod host_style;
 mod hostile;
 mod impair;
 mod ktls;

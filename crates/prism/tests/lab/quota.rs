@@ -188,3 +188,34 @@ fn the_aws_command_line_is_told_of_the_quota() {
     let (done, said) = aws(&["s3", "cp", sent, &url]);
     assert!(done, "{said}");
 }
+
+#[test]
+fn a_quota_stays_with_its_name_in_etcd_until_an_administrator_removes_it() {
+    let Some(_turn) = turn() else { return };
+    let cluster = Cluster::up_with(2, |spec| spec.etcd = true);
+    let mut user = User::new(&cluster);
+    let body = vec![b'q'; 1001];
+    let mut ask = |method: &'static str, target: &str, body: &[u8]| {
+        let request = Request::new(method, target).bucket("left");
+        user.ask(request.signing(body), body)
+    };
+    assert_done("CreateBucket", &ask("PUT", "", b""));
+    ctl(&cluster, &["bucket", "quota", "left", "--bytes", "1000"]);
+    assert_done("DeleteBucket", &ask("DELETE", "", b""));
+    let listed = || ctl(&cluster, &["bucket", "quota", "--json"]);
+    let list: Value = serde_json::from_str(&listed()).unwrap();
+    let left = serde_json::json!([{
+        "bucket": "left", "exists": false, "quota": { "bytes": 1000 },
+    }]);
+    assert_eq!(list["quotas"], left);
+    let shown = ctl(&cluster, &["bucket", "info", "left"]);
+    assert!(shown.contains("exists  no"), "{shown}");
+    assert!(shown.contains("of 1000"), "{shown}");
+    assert_done("CreateBucket", &ask("PUT", "", b""));
+    assert_refused("the next bucket", &ask("PUT", "/k", &body));
+    assert_done("DeleteBucket", &ask("DELETE", "", b""));
+    ctl(&cluster, &["bucket", "quota", "left", "--none"]);
+    assert!(!listed().contains("left"));
+    assert_done("CreateBucket", &ask("PUT", "", b""));
+    assert_done("without a quota", &ask("PUT", "/k", &body));
+}

@@ -29,6 +29,7 @@ fn part(key: &str, number: u16) -> Op {
         id,
         bytes: PutBytes::File(Vec::new()),
         condition: None,
+        quota: None,
     })
 }
 

@@ -326,7 +326,10 @@ fn put_in_parts(store: &Store, key: &str, data: &[u8], parts: usize) {
         .iter()
         .map(|part| (part.number, part.version))
         .collect();
-    store.uploads().complete(name, &seen, meta, None).unwrap();
+    store
+        .uploads()
+        .complete(name, &seen, meta, None, None)
+        .unwrap();
 }
 
 /// The files of unfinished uploads, which belong there.
