@@ -61,12 +61,14 @@ fn unsupported(what: impl Into<String>) -> Operation {
 }
 
 fn of_service(method: &Method, query: &Query) -> Operation {
+    if *method == Method::OPTIONS {
+        return Operation::Preflight;
+    }
     if let Some(what) = un::parameter(method, Target::Service, query, |_| false) {
         return unsupported(what);
     }
     match *method {
         Method::GET => Operation::ListBuckets,
-        Method::OPTIONS => Operation::Preflight,
         _ => unsupported(format!("{method} of the service")),
     }
 }

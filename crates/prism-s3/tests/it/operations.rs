@@ -35,6 +35,7 @@ fn requests_become_operations() {
     let rows = [
         ("GET /", "", "ListBuckets"),
         ("OPTIONS /", "", "Preflight of the service"),
+        ("OPTIONS /?x-id=a&acl", "", "Preflight of the service"),
         ("GET /?x-id=ListBuckets", "", "ListBuckets"),
         ("PUT /bkt", "", "CreateBucket bkt"),
         ("PUT /bkt/", "", "CreateBucket bkt"),

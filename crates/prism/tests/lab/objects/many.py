@@ -190,6 +190,10 @@ assert s3.get_bucket_cors(Bucket=BUCKET)["CORSRules"] == [rule]
 asked = {"Origin": "https://a.example.org", "Access-Control-Request-Method": "GET"}
 status, _, headers = fetch(f"{endpoint}/{BUCKET}/once", "OPTIONS", headers=asked)
 assert status == 200 and headers["Access-Control-Allow-Origin"] == "https://a.example.org", headers
+# A browser sends it to the whole presigned URL of the request that follows.
+signed = sign("get_object", {"Bucket": BUCKET, "Key": "once"})
+assert fetch(signed, "OPTIONS", headers=asked)[0] == 200
+assert fetch(signed, "OPTIONS")[0] == 400
 assert fetch(f"{endpoint}/{BUCKET}/once", "OPTIONS", headers=dict(asked, Origin="https://evil.test"))[0] == 403
 _, _, headers = fetch(sign("get_object", {"Bucket": BUCKET, "Key": "once"}), headers={"Origin": "https://a.example.org"})
 assert headers["Access-Control-Expose-Headers"] == "ETag" and headers["Vary"].startswith("Origin"), headers
