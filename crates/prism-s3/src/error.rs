@@ -109,8 +109,8 @@ pub struct S3Error {
     code: Code,
     status: u16,
     message: Cow<'static, str>,
-    /// The region that the client should use.
-    region: Option<Box<str>>,
+    /// Further elements of the body: names and texts.
+    details: Vec<(&'static str, String)>,
 }
 
 impl S3Error {
@@ -120,16 +120,14 @@ impl S3Error {
             code,
             status: code.status(),
             message: Cow::Borrowed(code.message()),
-            region: None,
+            details: Vec::new(),
         }
     }
 
-    /// The same with the right region, which some clients then use.
-    pub fn in_region(self, region: &str) -> Self {
-        Self {
-            region: Some(region.into()),
-            ..self
-        }
+    /// The same with one more element in the body, which some clients read.
+    pub(crate) fn with_detail(mut self, name: &'static str, text: impl Into<String>) -> Self {
+        self.details.push((name, text.into()));
+        self
     }
 
     /// The code.
@@ -147,9 +145,9 @@ impl S3Error {
         &self.message
     }
 
-    /// The region that the client should use.
-    pub(crate) fn region(&self) -> Option<&str> {
-        self.region.as_deref()
+    /// Further elements of the body: names and texts.
+    pub(crate) fn details(&self) -> &[(&'static str, String)] {
+        &self.details
     }
 }
 

@@ -47,6 +47,22 @@ fn a_range_gives_its_bytes_and_says_which() {
     let beyond = server.send("GET /bkt/k", &[("Range", "bytes=10-")], &[]);
     assert_eq!(beyond.status, 416);
     assert_eq!(beyond.header("content-range"), "bytes */10");
+    assert_eq!(beyond.elements("RangeRequested"), ["bytes=10-"]);
+    assert_eq!(beyond.elements("ActualObjectSize"), ["10"]);
+}
+
+#[test]
+fn a_suffix_of_an_empty_object_is_all_of_it() {
+    let server = with_bucket();
+    server.send("PUT /bkt/k", &[], &[]);
+    for method in ["GET", "HEAD"] {
+        let suffix = server.send(&format!("{method} /bkt/k"), &[("Range", "bytes=-8")], &[]);
+        assert_eq!((suffix.status, suffix.body.len()), (200, 0), "{method}");
+        assert_eq!(suffix.header("content-range"), "");
+    }
+    let first = server.send("GET /bkt/k", &[("Range", "bytes=0-8")], &[]);
+    assert_eq!(first.status, 416);
+    assert_eq!(first.elements("ActualObjectSize"), ["0"]);
 }
 
 #[test]

@@ -182,7 +182,7 @@ impl Authenticator {
             let got = scope.region;
             let want = &self.region;
             let why = format!("the region '{got}' is wrong; expecting '{want}'");
-            return Err(malformed(&why).in_region(want));
+            return Err(malformed(&why).with_detail("Region", want));
         }
         if scope.service != SERVICE {
             return Err(malformed("the service must be s3"));
