@@ -123,6 +123,9 @@ fn tags_attributes_and_copies_follow_their_object() {
     assert_eq!(server.send("PUT /bkt/k?tagging", &[], tags).status, 200);
     let told = server.send("GET /bkt/k?tagging", &[], &[]);
     assert_eq!(
+    let sign = b"<Tagging><TagSet><Tag><Key>b</Key><Value>2*</Value></Tag></TagSet></Tagging>";
+    let refused = server.send("PUT /bkt/k?tagging", &[], sign);
+    assert_eq!(refused.elements("Code"), ["InvalidTag"]);
         (told.elements("Key"), told.elements("Value")),
         (vec!["b"], vec!["2"])
     );

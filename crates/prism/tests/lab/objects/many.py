@@ -68,8 +68,8 @@ refused("NoSuchKey", s3.copy_object, Key="x", CopySource={"Bucket": BUCKET, "Key
 refused("NoSuchBucket", s3.copy_object, Key="x", CopySource={"Bucket": "nowhere", "Key": "none"})
 
 # Tags.
-s3.put_object_tagging(Bucket=BUCKET, Key="x", Tagging={"TagSet": [{"Key": "k &", "Value": "v\u00e9"}]})
-assert s3.get_object_tagging(Bucket=BUCKET, Key="x")["TagSet"] == [{"Key": "k &", "Value": "v\u00e9"}]
+s3.put_object_tagging(Bucket=BUCKET, Key="x", Tagging={"TagSet": [{"Key": "k +", "Value": "v\u00e9"}]})
+assert s3.get_object_tagging(Bucket=BUCKET, Key="x")["TagSet"] == [{"Key": "k +", "Value": "v\u00e9"}]
 assert s3.head_object(Bucket=BUCKET, Key="x").get("TagCount", 1) == 1
 s3.delete_object_tagging(Bucket=BUCKET, Key="x")
 assert s3.get_object_tagging(Bucket=BUCKET, Key="x")["TagSet"] == []
