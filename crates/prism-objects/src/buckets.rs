@@ -134,9 +134,10 @@ impl Objects {
         let config = self.node.core.config.now();
         let name = bucket.as_str();
         let region = &config.cluster.region;
-        if xml::parse_location_constraint(xml)?.is_some_and(|other| other != *region) {
-            let message = format!("Buckets can be created in {region} only.");
-            return Err(Code::InvalidArgument.with_message(message).into());
+        if let Some(other) = xml::parse_location_constraint(xml)?
+            && other != *region
+        {
+            return Err(wrong_region(&other, region).into());
         }
         let made = self
             .replicator
@@ -235,6 +236,20 @@ pub(crate) fn list(store: &Store, rights: &Arc<KeyRights>, (): &()) -> Result<An
         .collect();
     let listed = shown.iter().map(|(name, created)| (name, *created));
     Ok(Answer::xml(xml::list_buckets(listed)))
+}
+
+/// The error for a location constraint that is another region, or is not the name of one.
+fn wrong_region(constraint: &str, region: &str) -> S3Error {
+    let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_region = constraint.contains('-')
+        && constraint.bytes().all(is_plain)
+        && constraint.ends_with(|c: char| c.is_ascii_digit());
+    let code = if is_region || constraint == "EU" {
+        Code::IllegalLocationConstraintException
+    } else {
+        Code::InvalidLocationConstraint
+    };
+    code.with_message(format!("Buckets can be created in {region} only."))
 }
 
 fn head(store: &Store, bucket: &BucketName, region: &str) -> Result<Answer, S3Error> {

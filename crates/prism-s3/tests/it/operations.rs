@@ -459,3 +459,13 @@ fn location_constraints_are_read_strictly() {
     }
     assert!(xml::parse_location_constraint(b"\xff").is_err());
 }
+        &wrap("<Zone>a</Zone>"),
+        &wrap("<LocationConstraint><a>b</a></LocationConstraint>"),
+    for not_served in [
+        "<Tags><Tag><Key>a</Key><Value>b</Value></Tag></Tags>",
+        "<Location><Type>AvailabilityZone</Type><Name>z</Name></Location>",
+        "<Bucket><Type>Directory</Type></Bucket>",
+    ] {
+        let error = read(&wrap(not_served)).unwrap_err();
+        assert_eq!(error.code(), Code::NotImplemented, "{not_served}");
+    }
