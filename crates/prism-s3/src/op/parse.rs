@@ -35,6 +35,7 @@ impl Operation {
             return Ok(Self::Bucket(bucket, BucketOperation::Preflight));
         }
         let Some(key) = key else {
+        un::canned_acl(head.headers())?;
             let wrap = |operation| Self::Bucket(bucket, operation);
             return find(BUCKET, Target::Bucket, head, query, wrap);
         };
@@ -96,12 +97,17 @@ fn find<T>(
     }
     let is_known = |name: &str| entry.is_some_and(|entry| entry.row.request.knows(name));
     let unknown = un::parameter(method, target, query, is_known)
-        .or_else(|| un::header(headers, target, source.is_some(), takes_data(entry)));
+        .or_else(|| un::header(headers, target, copies, takes_data(entry)));
     if let Some(what) = unknown {
         return Ok(unsupported(what));
     }
     match (entry, method) {
         (Some(entry), _) => (entry.read)(&Given {
+    let copies = if source.is_some() {
+        &un::COPY[..]
+    } else {
+        entry.map_or(&[][..], |entry| entry.row.request.ignored)
+    };
             head,
             query,
             source,

@@ -95,22 +95,24 @@ const fn of_service(name: &'static str, method: Method, answerer: Answerer) -> R
     Row {
         name,
         request: Request::new(method, &[]),
-        permission: Permission::AnyKey,
+        permission: Permission::Nothing,
         body: Body::Skipped,
         answerer,
         moves_connection: false,
     }
 }
 
-pub(super) static LIST_BUCKETS: Row = of_service("ListBuckets", Method::GET, Answerer::Backend);
-
-pub(super) static SERVICE_PREFLIGHT: Row = {
-    let mut row = of_service("Preflight", Method::OPTIONS, Answerer::Reader);
-    row.permission = Permission::Nothing;
+pub(super) static LIST_BUCKETS: Row = {
+    let mut row = of_service("ListBuckets", Method::GET, Answerer::Backend);
+    row.permission = Permission::AnyKey;
     row
 };
 
-/// An unsupported operation does nothing. Only callers who are known learn what is missing.
+pub(super) static SERVICE_PREFLIGHT: Row =
+    of_service("Preflight", Method::OPTIONS, Answerer::Reader);
+
+/// An unsupported operation does nothing, so it needs no permission. The sender of a form, who is
+/// anonymous, hears what is missing.
 pub(super) static UNSUPPORTED: Row = of_service("Unsupported", Method::GET, Answerer::Reader);
 
 #[cfg(test)]

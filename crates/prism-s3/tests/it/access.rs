@@ -286,7 +286,8 @@ fn operations_without_a_bucket_need_a_known_caller_at_most() {
     };
     for (request, for_nobody) in [
         ("GET /", false),
-        ("GET /bkt?acl", false),
+        ("GET /bkt?torrent", true),
+        ("POST /bkt", true),
         ("OPTIONS /bkt", true),
     ] {
         assert_eq!(is_allowed(request, &nobody, None), for_nobody, "{request}");

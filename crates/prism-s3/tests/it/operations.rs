@@ -89,7 +89,12 @@ fn requests_become_operations() {
         (
             "GET /bkt?location&acl",
             "",
-            "Unsupported GET of a bucket with ?acl",
+            "Unsupported GET of a bucket with ?location",
+        ),
+        (
+            "GET /?unheard-of",
+            "",
+            "Unsupported GET of the service with ?unheard-of",
         ),
         ("PUT /bkt?versioning", "", "PutBucketVersioning bkt"),
         (
@@ -166,9 +171,24 @@ fn requests_become_operations() {
             "PutObjectTagging bkt|k",
         ),
         (
-            "GET /bkt/k?unheard-of",
-            "",
-            "Unsupported GET of an object with ?unheard-of",
+            "PUT /bkt/k",
+            "x-amz-copy-source: /src/b\r\nx-amz-source-expected-bucket-owner: 1\r\n",
+            "Unsupported the header x-amz-source-expected-bucket-owner",
+        ),
+        (
+            "POST /bkt/k?uploads",
+            "x-amz-metadata-directive: REPLACE\r\n",
+            "CreateMultipartUpload bkt|k",
+        ),
+        (
+            "POST /bkt/k?uploads",
+            "x-amz-tagging-directive: REPLACE\r\n",
+            "Unsupported the header x-amz-tagging-directive",
+        ),
+        (
+            "PUT /bkt/k",
+            "x-amz-metadata-directive: REPLACE\r\n",
+            "Unsupported the header x-amz-metadata-directive",
         ),
         (
             "PUT /bkt/k",
@@ -230,6 +250,67 @@ fn malformed_requests_get_the_errors_of_s3() {
             "PUT /bkt/k",
             "Content-Length: 5368709121\r\n",
             Code::EntityTooLarge,
+/// The operation of a request without header fields but a length, or its code.
+fn outcome(line: &str) -> String {
+    match parse(line, "Content-Length: 0\r\n") {
+        Ok(operation) => describe(&operation),
+        Err(error) => error.code().as_str().to_owned(),
+    }
+}
+
+#[test]
+fn parameters_that_s3_does_not_know_change_nothing() {
+    for parameter in [
+        "ver=6.5",
+        "_=1700000000",
+        "utm_source=x",
+        "v",
+        "list-type=2",
+    ] {
+        for (line, expected) in [
+            ("GET /bkt/k", "GetObject bkt|k"),
+            ("HEAD /bkt/k", "HeadObject bkt|k"),
+            ("PUT /bkt/k", "PutObject bkt|k"),
+            ("DELETE /bkt/k", "DeleteObject bkt|k"),
+            ("HEAD /bkt", "HeadBucket bkt"),
+        ] {
+            let line = format!("{line}?{parameter}");
+            assert_eq!(outcome(&line), expected, "{line}");
+        }
+    }
+    assert_eq!(outcome("GET /bkt?ver=6.5"), "ListObjects bkt");
+    assert_eq!(outcome("GET /bkt/k?tagging&ver"), "GetObjectTagging bkt|k");
+    // S3 may have given it a meaning since.
+    for method in ["PUT", "DELETE"] {
+        let of_bucket = outcome(&format!("{method} /bkt?ver=6.5"));
+        assert!(of_bucket.starts_with("Unsupported "), "{of_bucket}");
+    }
+}
+
+#[test]
+fn parameters_that_s3_knows_are_never_ignored() {
+    let parameters = "Tagging acl cors encryption legal-hold lifecycle object-lock partNumber \
+        policy renameObject restore retention select session torrent versioning versions website \
+        x-amz-acl X-Amz-Tagging";
+    for parameter in parameters.split_ascii_whitespace() {
+        for start in [
+            "PUT /bkt/k",
+            "HEAD /bkt/k",
+            "PUT /bkt/k?tagging&versionId=1",
+        ] {
+            let mark = if start.contains('?') { '&' } else { '?' };
+            let got = outcome(&format!("{start}{mark}{parameter}=1"));
+            let is_read = start.starts_with("HEAD") && parameter == "partNumber";
+            assert_eq!(
+                got.starts_with("Unsupported "),
+                !is_read,
+                "{start} {parameter}"
+            );
+        }
+    }
+    assert_eq!(outcome("PUT /bkt/k?tagging"), "PutObjectTagging bkt|k");
+}
+
         ),
         ("GET /bkt?max-keys=x", "", Code::InvalidArgument),
         ("GET /bkt?max-keys=-1", "", Code::InvalidArgument),
@@ -249,6 +330,15 @@ fn malformed_requests_get_the_errors_of_s3() {
             Code::InvalidArgument,
         ),
         ("GET /bkt/k?attributes", "", Code::InvalidArgument),
+        (
+            "PUT /bkt/k",
+            "x-amz-acl: public\r\nContent-Length: 0\r\n",
+            Code::InvalidArgument,
+        ),
+        ("PUT /bkt", "x-amz-acl: Private\r\n", Code::InvalidArgument),
+        ("GET /?max-buckets=0", "", Code::InvalidArgument),
+        ("GET /?max-buckets=10001", "", Code::InvalidArgument),
+        ("GET /?continuation-token=%21", "", Code::InvalidArgument),
         (
             "PUT /bkt/k",
             "x-amz-copy-source: junk\r\n",
