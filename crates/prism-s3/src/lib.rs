@@ -56,7 +56,7 @@ pub use checksum::{Algorithm, ChecksumType};
 pub use conditions::{Conditions, Outcome, quoted};
 pub use error::{Code, S3Error};
 pub use integrity::{BodyDigest, Digests, Expected};
-pub use list::{ListMarked, ListObjects, ListVersion, Listing};
+pub use list::{ListBuckets, ListMarked, ListObjects, ListVersion, Listing};
 pub use metadata::ObjectHeaders;
 pub use names::{BucketName, ObjectKey};
 pub use op::{BucketOperation, Document, ObjectOperation, ObjectRef, Operation};

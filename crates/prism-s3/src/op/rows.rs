@@ -4,11 +4,14 @@
 
 mod bucket;
 mod object;
+mod unset;
 
 use prism_http::{Method, RequestHead};
 
 pub(super) use self::bucket::BUCKET;
 pub(super) use self::object::OBJECT;
+pub(super) use self::unset::UNSET;
+pub use self::unset::UnsetConfiguration;
 use super::row::{Answerer, Body, Permission, Request, Row};
 use crate::S3Error;
 use crate::query::Query;
@@ -154,8 +157,10 @@ mod tests {
     fn a_request_of_each_row_is_an_operation_of_that_row() {
         let service = [&LIST_BUCKETS, &SERVICE_PREFLIGHT].map(|row| (row, "/"));
         let bucket = BUCKET.iter().map(|entry| (&entry.row, "/bkt"));
+        let unset = UNSET.iter().map(|entry| (&entry.row, "/bkt"));
         let object = OBJECT.iter().map(|entry| (&entry.row, "/bkt/k"));
-        for (row, target) in service.into_iter().chain(bucket).chain(object) {
+        let of_bucket = bucket.chain(unset);
+        for (row, target) in service.into_iter().chain(of_bucket).chain(object) {
             let found = row_of_request(row, target);
             assert!(ptr::eq(found, row), "{}: {}", row.name, found.name);
         }
@@ -168,6 +173,7 @@ mod tests {
             assert!(is_most, "{}", row.name);
         }
         let bucket = BUCKET.iter().map(|entry| &entry.row);
+        let bucket = bucket.chain(UNSET.iter().map(|entry| &entry.row));
         for row in bucket.chain(OBJECT.iter().map(|entry| &entry.row)) {
             let is_open = matches!(row.permission, Permission::Nothing | Permission::AnyKey);
             assert_eq!(is_open, row.name == "Preflight", "{}", row.name);

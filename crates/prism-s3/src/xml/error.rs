@@ -37,7 +37,8 @@ mod tests {
              <RequestId>r1</RequestId></Error>"
         );
         assert_eq!(error.status(), 404);
-        let elsewhere = S3Error::new(Code::AuthorizationHeaderMalformed).with_detail("Region", "here");
+        let elsewhere =
+            S3Error::new(Code::AuthorizationHeaderMalformed).with_detail("Region", "here");
         let body = String::from_utf8(elsewhere.xml("/", "r1")).unwrap();
         assert!(body.contains("<Region>here</Region>"), "{body}");
     }

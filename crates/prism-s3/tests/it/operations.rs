@@ -4,8 +4,8 @@ use prism_http::{Limits, RequestHead};
 use prism_s3::list::{Item, Page};
 use prism_s3::xml;
 use prism_s3::{
-    BucketName, BucketOperation, Code, ListObjects, ListVersion, ObjectOperation, Operation,
-    Outcome, RangeSpec, S3Error,
+    BucketName, BucketOperation, Code, ListBuckets, ListObjects, ListVersion, ObjectOperation,
+    Operation, Outcome, RangeSpec, S3Error,
 };
 
 use super::names::name;
@@ -74,7 +74,24 @@ fn requests_become_operations() {
             "Unsupported POST of a bucket with ?tagging",
         ),
         ("POST /bkt", "", "Unsupported PostObject"),
-        ("GET /bkt?acl", "", "Unsupported GET of a bucket with ?acl"),
+        ("GET /bkt?acl", "", "GetBucketAcl bkt"),
+        ("GET /bkt?policyStatus", "", "GetBucketPolicyStatus bkt"),
+        ("DELETE /bkt?lifecycle", "", "DeleteBucketLifecycle bkt"),
+        (
+            "PUT /bkt?lifecycle",
+            "",
+            "Unsupported PUT of a bucket with ?lifecycle",
+        ),
+        (
+            "GET /bkt?metrics&x-id=a",
+            "",
+            "ListBucketMetricsConfigurations bkt",
+        ),
+        (
+            "GET /bkt?metrics&id=a",
+            "",
+            "GetBucketMetricsConfiguration bkt",
+        ),
         ("GET /bkt?versions&prefix=a", "", "ListObjectVersions bkt"),
         (
             "GET /bkt?uploads&prefix=a&max-uploads=3",
@@ -84,7 +101,7 @@ fn requests_become_operations() {
         (
             "GET /bkt?uploads&max-keys=3",
             "",
-            "Unsupported GET of a bucket with ?max-keys",
+            "ListMultipartUploads bkt",
         ),
         (
             "GET /bkt?location&acl",
@@ -170,6 +187,7 @@ fn requests_become_operations() {
             "Content-Length: 3\r\n",
             "PutObjectTagging bkt|k",
         ),
+        ("GET /bkt/k?acl&versionId=1", "", "GetObjectAcl bkt|k"),
         (
             "PUT /bkt/k",
             "x-amz-copy-source: /src/b\r\nx-amz-source-expected-bucket-owner: 1\r\n",
@@ -232,24 +250,6 @@ fn requests_become_operations() {
     }
 }
 
-#[test]
-fn malformed_requests_get_the_errors_of_s3() {
-    let long = format!("GET /bkt/{}", "k".repeat(1025));
-    let rows = [
-        ("GET /B", "", Code::InvalidBucketName),
-        ("GET //k", "", Code::InvalidBucketName),
-        ("GET /..", "", Code::InvalidBucketName),
-        ("GET /bkt/%", "", Code::InvalidURI),
-        ("GET /bkt/%ff", "", Code::InvalidURI),
-        ("GET /bkt?prefix=%zz", "", Code::InvalidURI),
-        (&long, "", Code::KeyTooLongError),
-        ("PATCH /bkt/k", "", Code::MethodNotAllowed),
-        ("FOO /bkt", "", Code::MethodNotAllowed),
-        ("PUT /bkt/k", "", Code::MissingContentLength),
-        (
-            "PUT /bkt/k",
-            "Content-Length: 5368709121\r\n",
-            Code::EntityTooLarge,
 /// The operation of a request without header fields but a length, or its code.
 fn outcome(line: &str) -> String {
     match parse(line, "Content-Length: 0\r\n") {
@@ -311,7 +311,34 @@ fn parameters_that_s3_knows_are_never_ignored() {
     assert_eq!(outcome("PUT /bkt/k?tagging"), "PutObjectTagging bkt|k");
 }
 
+#[test]
+fn malformed_requests_get_the_errors_of_s3() {
+    let long = format!("GET /bkt/{}", "k".repeat(1025));
+    let rows = [
+        ("GET /B", "", Code::InvalidBucketName),
+        ("GET //k", "", Code::InvalidBucketName),
+        ("GET /..", "", Code::InvalidBucketName),
+        ("GET /bkt/%", "", Code::InvalidURI),
+        ("GET /bkt/%ff", "", Code::InvalidURI),
+        ("GET /bkt?prefix=%zz", "", Code::InvalidURI),
+        (&long, "", Code::KeyTooLongError),
+        ("PATCH /bkt/k", "", Code::MethodNotAllowed),
+        ("FOO /bkt", "", Code::MethodNotAllowed),
+        ("PUT /bkt/k", "", Code::MissingContentLength),
+        (
+            "PUT /bkt/k",
+            "Content-Length: 5368709121\r\n",
+            Code::EntityTooLarge,
         ),
+        (
+            "PUT /bkt/k",
+            "x-amz-acl: public\r\nContent-Length: 0\r\n",
+            Code::InvalidArgument,
+        ),
+        ("PUT /bkt", "x-amz-acl: Private\r\n", Code::InvalidArgument),
+        ("GET /?max-buckets=0", "", Code::InvalidArgument),
+        ("GET /?max-buckets=10001", "", Code::InvalidArgument),
+        ("GET /?continuation-token=%21", "", Code::InvalidArgument),
         ("GET /bkt?max-keys=x", "", Code::InvalidArgument),
         ("GET /bkt?max-keys=-1", "", Code::InvalidArgument),
         ("GET /bkt?list-type=1", "", Code::InvalidArgument),
@@ -330,15 +357,6 @@ fn parameters_that_s3_knows_are_never_ignored() {
             Code::InvalidArgument,
         ),
         ("GET /bkt/k?attributes", "", Code::InvalidArgument),
-        (
-            "PUT /bkt/k",
-            "x-amz-acl: public\r\nContent-Length: 0\r\n",
-            Code::InvalidArgument,
-        ),
-        ("PUT /bkt", "x-amz-acl: Private\r\n", Code::InvalidArgument),
-        ("GET /?max-buckets=0", "", Code::InvalidArgument),
-        ("GET /?max-buckets=10001", "", Code::InvalidArgument),
-        ("GET /?continuation-token=%21", "", Code::InvalidArgument),
         (
             "PUT /bkt/k",
             "x-amz-copy-source: junk\r\n",
@@ -508,8 +526,22 @@ fn version_2_listing_with_encoded_names() {
 #[test]
 fn bucket_listing_and_location() {
     let bucket = BucketName::parse("bkt").unwrap();
+    let listed = |line: &str| {
+        let Operation::ListBuckets(request) = parse(line, "").unwrap() else {
+            panic!("{line}");
+        };
+        let buckets = [(bucket.clone(), CREATED_MS)];
+        String::from_utf8(xml::list_buckets(&request, "here", &buckets, true)).unwrap()
+    };
+    let token = ListObjects::token("bkt");
+    assert!(listed("GET /?prefix=b").ends_with(&format!(
+        "<BucketRegion>here</BucketRegion></Bucket></Buckets><ContinuationToken>{token}\
+             </ContinuationToken><Prefix>b</Prefix></ListAllMyBucketsResult>"
+    )));
+    let all = ListBuckets::default();
+    let buckets = [(bucket, CREATED_MS)];
     assert_eq!(
-        String::from_utf8(xml::list_buckets([(&bucket, CREATED_MS)])).unwrap(),
+        String::from_utf8(xml::list_buckets(&all, "here", &buckets, false)).unwrap(),
         format!(
             "{PROLOG}<ListAllMyBucketsResult {NS}><Owner><ID>prism</ID><DisplayName>prism</DisplayName>\
              </Owner><Buckets><Bucket><Name>bkt</Name>\
@@ -544,13 +576,11 @@ fn location_constraints_are_read_strictly() {
         doctype.as_str(),
         &wrap("<LocationConstraint>&a;</LocationConstraint>"),
         &wrap(&"<a>".repeat(100)),
+        &wrap("<Zone>a</Zone>"),
+        &wrap("<LocationConstraint><a>b</a></LocationConstraint>"),
     ] {
         assert_eq!(read(bad).unwrap_err().code(), Code::MalformedXML, "{bad}");
     }
-    assert!(xml::parse_location_constraint(b"\xff").is_err());
-}
-        &wrap("<Zone>a</Zone>"),
-        &wrap("<LocationConstraint><a>b</a></LocationConstraint>"),
     for not_served in [
         "<Tags><Tag><Key>a</Key><Value>b</Value></Tag></Tags>",
         "<Location><Type>AvailabilityZone</Type><Name>z</Name></Location>",
@@ -559,3 +589,5 @@ fn location_constraints_are_read_strictly() {
         let error = read(&wrap(not_served)).unwrap_err();
         assert_eq!(error.code(), Code::NotImplemented, "{not_served}");
     }
+    assert!(xml::parse_location_constraint(b"\xff").is_err());
+}

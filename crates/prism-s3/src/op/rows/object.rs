@@ -54,6 +54,10 @@ table! { OBJECT of Op:
         Request::new(DELETE, &["tagging"]).with(VERSION),
         OfVersion(WRITE, [DeleteObjectTagging], [DeleteObjectVersionTagging]), Skipped, Owner,
         |given| version_id(given).map(|version| Op::DeleteTagging { version });
+    GET_ACL "GetObjectAcl" Op::GetAcl { .. } =>
+        Request::new(GET, &["acl"]).with(VERSION),
+        OfVersion(READ, [GetObjectAcl], [GetObjectVersionAcl]), Skipped, Replica,
+        |given| version_id(given).map(|version| Op::GetAcl { version });
     GET_ATTRIBUTES "GetObjectAttributes" Op::GetAttributes(_) =>
         Request::new(GET, &["attributes"]).with(VERSION),
         OfVersion(
