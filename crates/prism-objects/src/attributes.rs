@@ -1,4 +1,4 @@
-//! GetObjectAttributes, from this node's store.
+//! GetObjectAttributes and GetObjectAcl, from this node's store.
 
 use prism_replicas::delete::named;
 use prism_replicas::{StoreResult, meta};
@@ -9,6 +9,18 @@ use prism_s3::{Code, ObjectRef, S3Error};
 use prism_store::{Body, Object, Store};
 
 use crate::answer::Answer;
+
+/// Answers with an object's access control list, which is that of every object. Blocks on disk.
+pub(crate) fn acl(
+    store: &Store,
+    object: &ObjectRef,
+    version: &Option<String>,
+) -> Result<Answer, S3Error> {
+    let version = named(version.as_deref())?;
+    let found = store.head_version(object.bucket.as_str(), object.key.as_str(), version);
+    let found = found.in_s3()?.ok_or(Code::NoSuchKey)?;
+    Answer::xml(xml::acl()).with_version(found.version)
+}
 
 /// Answers with the attributes that the client wants. Blocks on disk.
 pub(crate) fn read(

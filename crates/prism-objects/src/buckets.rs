@@ -17,8 +17,8 @@ use prism_http::Headers;
 use prism_replicas::{Question, StoreResult, done_by_all, now_ms};
 use prism_s3::access::KeyRights;
 use prism_s3::cors::{self, CorsConfig};
-use prism_s3::op::{Answerer, Body};
-use prism_s3::{BucketName, BucketOperation, Code, Document, Policy, S3Error, xml};
+use prism_s3::op::{Answerer, Body, UnsetConfiguration};
+use prism_s3::{BucketName, BucketOperation, Code, Document, ListBuckets, Policy, S3Error, xml};
 use prism_service::Exchange;
 use prism_store::{CONFIG_MAX, Store};
 
@@ -96,6 +96,7 @@ impl Objects {
             Op::GetLocation => self.on_store(bucket, region, location).await,
             Op::GetVersioning => self.on_store(bucket, &(), versioning).await,
             Op::GetDocument(wanted) => self.on_store(bucket, wanted, document).await,
+            Op::GetPolicyStatus => self.on_store(bucket, &(), policy_status).await,
             Op::Preflight => {
                 self.on_store(bucket, request.head.headers(), preflight)
                     .await
@@ -134,9 +135,10 @@ impl Objects {
         let config = self.node.core.config.now();
         let name = bucket.as_str();
         let region = &config.cluster.region;
-        if xml::parse_location_constraint(xml)?.is_some_and(|other| other != *region) {
-            let message = format!("Buckets can be created in {region} only.");
-            return Err(Code::InvalidArgument.with_message(message).into());
+        if let Some(other) = xml::parse_location_constraint(xml)?
+            && other != *region
+        {
+            return Err(wrong_region(&other, region).into());
         }
         let made = self
             .replicator
@@ -224,17 +226,55 @@ impl Objects {
     }
 }
 
-/// Lists the buckets of this store on which a key has a right. Blocks on disk.
-pub(crate) fn list(store: &Store, rights: &Arc<KeyRights>, (): &()) -> Result<Answer, S3Error> {
+/// Lists the buckets of this store, in a cluster of this region, on which a key has a right. Blocks
+/// on disk.
+pub(crate) fn list(
+    store: &Store,
+    (rights, region): &(Arc<KeyRights>, String),
+    wanted: &ListBuckets,
+) -> Result<Answer, S3Error> {
     let buckets = store.buckets().list().in_s3()?;
     let named = buckets
         .iter()
         .filter_map(|b| Some((BucketName::parse(&b.name).ok()?, b.created_ms)));
-    let shown: Vec<_> = named
-        .filter(|(name, _)| !rights.on(name).is_empty())
+    let mut shown: Vec<_> = named
+        .filter(|(name, _)| wanted.shows(name.as_str()) && !rights.on(name).is_empty())
         .collect();
-    let listed = shown.iter().map(|(name, created)| (name, *created));
-    Ok(Answer::xml(xml::list_buckets(listed)))
+    if wanted.region.as_ref().is_some_and(|other| other != region) {
+        shown.clear();
+    }
+    let max = wanted.max.unwrap_or(shown.len());
+    let is_truncated = shown.len() > max;
+    shown.truncate(max);
+    let document = xml::list_buckets(wanted, region, &shown, is_truncated);
+    Ok(Answer::xml(document))
+}
+
+/// Answers about a configuration that no bucket has. Blocks on disk.
+pub(crate) fn unset(
+    store: &Store,
+    bucket: &BucketName,
+    configuration: &UnsetConfiguration,
+) -> Result<Answer, S3Error> {
+    store.buckets().get(bucket.as_str()).in_s3()?;
+    Ok(match configuration.answer()? {
+        Some(document) => Answer::xml(document),
+        None => Answer::empty(204),
+    })
+}
+
+/// The error for a location constraint that is another region, or is not the name of one.
+fn wrong_region(constraint: &str, region: &str) -> S3Error {
+    let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let is_region = constraint.contains('-')
+        && constraint.bytes().all(is_plain)
+        && constraint.ends_with(|c: char| c.is_ascii_digit());
+    let code = if is_region || constraint == "EU" {
+        Code::IllegalLocationConstraintException
+    } else {
+        Code::InvalidLocationConstraint
+    };
+    code.with_message(format!("Buckets can be created in {region} only."))
 }
 
 fn head(store: &Store, bucket: &BucketName, region: &str) -> Result<Answer, S3Error> {
@@ -260,6 +300,13 @@ fn document(store: &Store, bucket: &BucketName, wanted: &Document) -> Result<Ans
         Document::Policy => Answer::xml(found.ok_or(Code::NoSuchBucketPolicy)?)
             .with("Content-Type", "application/json"),
     }
+}
+
+fn policy_status(store: &Store, bucket: &BucketName, (): &()) -> Result<Answer, S3Error> {
+    let name = Document::Policy.as_str();
+    let found = store.buckets().document(bucket.as_str(), name).in_s3()?;
+    let policy = Policy::parse(bucket, &found.ok_or(Code::NoSuchBucketPolicy)?)?;
+    Ok(Answer::xml(xml::policy_status(policy.is_public())))
 }
 
 fn preflight(store: &Store, bucket: &BucketName, headers: &Headers) -> Result<Answer, S3Error> {

@@ -261,8 +261,10 @@ fn select(object: &Object, read: &ReadObject) -> Result<Selection, Failure> {
             .range
             .filter(|_| read.conditions.range_applies(&etag, modified)),
     };
-    let range = wanted.map(|range| range.resolve(object.len)).transpose();
-    let range = range.map_err(|range| out_of_range(&range))?;
+    let range = match wanted {
+        Some(range) => range.resolve(object.len).map_err(out_of_range)?,
+        None => None,
+    };
     let bytes = match (range, &part) {
         (Some(range), _) => range.offset()..range.offset() + range.len(),
         // No range stands for a part without bytes.
@@ -289,8 +291,8 @@ async fn open(parts: &Parts, segment: &Segment) -> Result<(CheckedFile, u64), pr
     Ok((file, good))
 }
 
-fn out_of_range(range: &Unsatisfiable) -> Failure {
-    let error = Code::InvalidRange.into();
+fn out_of_range(range: Unsatisfiable) -> Failure {
+    let error = range.error();
     let mut fields = Headers::new();
     match fields.append("Content-Range", range.content_range()) {
         Ok(()) => Failure::Refused { error, fields },

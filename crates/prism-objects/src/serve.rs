@@ -37,10 +37,17 @@ impl Objects {
             return self.answer_object(call, store, object, operation).await;
         }
         call.exchange.skip_body().await;
-        let answer = match &call.request.meaning.rights {
-            Some(rights) => self.on_store(rights, &(), buckets::list).await,
-            // Another node has, and this one will hear of it.
-            None => Err(S3Error::from(Code::ServiceUnavailable).into()),
+        let answer = match (operation, &call.request.meaning.rights) {
+            (Operation::Unset(bucket, configuration), _) => {
+                self.on_store(bucket, configuration, buckets::unset).await
+            }
+            (Operation::ListBuckets(wanted), Some(rights)) => {
+                let region = self.node.core.config.now().cluster.region.clone();
+                let shown = (rights.clone(), region);
+                self.on_store(&shown, wanted, buckets::list).await
+            }
+            // Another node knows the caller, and this one will hear of it.
+            _ => Err(S3Error::from(Code::ServiceUnavailable).into()),
         };
         self.send_answer(call, answer).await
     }
@@ -88,6 +95,7 @@ impl Objects {
             }
             Op::GetTagging { version } => self.on_store(object, version, tagging::read).await,
             Op::DeleteTagging { version } => self.on_store(object, version, tagging::delete).await,
+            Op::GetAcl { version } => self.on_store(object, version, attributes::acl).await,
             Op::GetAttributes(wanted) => self.on_store(object, wanted, attributes::read).await,
             Op::Delete {
                 version,

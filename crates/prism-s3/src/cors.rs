@@ -154,13 +154,21 @@ impl CorsConfig {
 /// The origin and the method of a preflight.
 ///
 /// # Errors
-/// `BadRequest` if it is no preflight.
+/// `BadRequest` if it is no preflight, with the message of S3.
 pub fn asked(request: &Headers) -> Result<(&str, &str), S3Error> {
-    let origin = request.get_str("origin");
-    let method = request.get_str("access-control-request-method");
-    origin.zip(method).ok_or_else(|| {
-        Code::BadRequest.with_message("A preflight needs Origin and Access-Control-Request-Method.")
-    })
+    let field = |name, message| {
+        let value = request.get_str(name);
+        value.ok_or_else(|| Code::BadRequest.with_message(message))
+    };
+    let origin = field(
+        "origin",
+        "Insufficient information. Origin request header needed.",
+    )?;
+    let method = field(
+        "access-control-request-method",
+        "Invalid Access-Control-Request-Method: null",
+    )?;
+    Ok((origin, method))
 }
 
 /// The answer to a preflight that no rule allows.
@@ -297,8 +305,15 @@ mod tests {
             let code = ask(origin, method, headers).unwrap_err().code();
             assert_eq!(code, Code::AccessForbidden, "{origin} {method}");
         }
-        let none = config.preflight(&Headers::new()).unwrap_err();
-        assert_eq!(none.code(), Code::BadRequest);
+        let without_method = request(&[("Origin", "http://b.test")]);
+        for (asked, named) in [
+            (Headers::new(), "Origin request header"),
+            (without_method, "Access-Control-Request-Method"),
+        ] {
+            let none = config.preflight(&asked).unwrap_err();
+            assert_eq!(none.code(), Code::BadRequest);
+            assert!(none.message().contains(named), "{none}");
+        }
     }
 
     #[test]

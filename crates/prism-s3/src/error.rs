@@ -48,6 +48,7 @@ codes! {
     BucketNotEmpty 409 "The bucket is not empty.",
     EntityTooLarge 400 "The object is larger than allowed.",
     EntityTooSmall 400 "The object is smaller than allowed.",
+    IllegalLocationConstraintException 400 "The location constraint is that of another region.",
     IncompleteBody 400 "The connection ended within the body.",
     InsufficientStorage 507 "There is no room left to store the object.",
     InternalError 500 "Something went wrong on the server. Please try again.",
@@ -55,6 +56,7 @@ codes! {
     InvalidArgument 400 "An argument is invalid.",
     InvalidBucketName 400 "The bucket name is not valid.",
     InvalidDigest 400 "A digest or checksum header is malformed.",
+    InvalidLocationConstraint 400 "The location constraint is not valid.",
     InvalidPart 400 "A part of the upload is missing, or its ETag is another.",
     InvalidPartNumber 416 "The object does not have that many parts.",
     InvalidPartOrder 400 "The parts are not in ascending order.",
@@ -75,16 +77,24 @@ codes! {
     NoSuchCORSConfiguration 404 "The bucket has no CORS configuration.",
     NoSuchBucketPolicy 404 "The bucket has no policy.",
     NoSuchBucket 404 "The bucket does not exist.",
+    NoSuchConfiguration 404 "The bucket has no configuration with this id.",
     NoSuchKey 404 "The key does not exist.",
+    NoSuchLifecycleConfiguration 404 "The bucket has no lifecycle configuration.",
+    NoSuchPublicAccessBlockConfiguration 404 "The bucket has no public access block.",
+    NoSuchTagSet 404 "The bucket has no tags.",
     NoSuchVersion 404 "The version does not exist.",
     NoSuchUpload 404 "The upload does not exist.",
+    NoSuchWebsiteConfiguration 404 "The bucket has no website configuration.",
     NotImplemented 501 "This operation is not implemented.",
     NotModified 304 "Not modified.",
+    ObjectLockConfigurationNotFoundError 404 "The bucket has no configuration of object lock.",
     OperationAborted 409 "A conflicting operation is in progress. Please try again.",
     PreconditionFailed 412 "A condition of the request does not hold.",
     QuotaExceeded 403 "The quota of the bucket is exceeded.",
+    ReplicationConfigurationNotFoundError 404 "The bucket has no replication configuration.",
     RequestTimeTooSkewed 403 "The request time differs too much from the server's.",
     RequestTimeout 400 "The request was not sent within the time allowed.",
+    ServerSideEncryptionConfigurationNotFoundError 404 "The bucket has no encryption configuration.",
     ServiceUnavailable 503 "The service cannot answer now. Please try again.",
     SignatureDoesNotMatch 403 "The signature does not match. Check the secret key and the signing method.",
     SlowDown 503 "Please reduce the request rate.",
@@ -109,8 +119,8 @@ pub struct S3Error {
     code: Code,
     status: u16,
     message: Cow<'static, str>,
-    /// The region that the client should use.
-    region: Option<Box<str>>,
+    /// Further elements of the body: names and texts.
+    details: Vec<(&'static str, String)>,
 }
 
 impl S3Error {
@@ -120,16 +130,14 @@ impl S3Error {
             code,
             status: code.status(),
             message: Cow::Borrowed(code.message()),
-            region: None,
+            details: Vec::new(),
         }
     }
 
-    /// The same with the right region, which some clients then use.
-    pub fn in_region(self, region: &str) -> Self {
-        Self {
-            region: Some(region.into()),
-            ..self
-        }
+    /// The same with one more element in the body, which some clients read.
+    pub(crate) fn with_detail(mut self, name: &'static str, text: impl Into<String>) -> Self {
+        self.details.push((name, text.into()));
+        self
     }
 
     /// The code.
@@ -147,9 +155,9 @@ impl S3Error {
         &self.message
     }
 
-    /// The region that the client should use.
-    pub(crate) fn region(&self) -> Option<&str> {
-        self.region.as_deref()
+    /// Further elements of the body: names and texts.
+    pub(crate) fn details(&self) -> &[(&'static str, String)] {
+        &self.details
     }
 }
 

@@ -58,7 +58,7 @@ pub use conditions::{Conditions, Outcome, quoted};
 pub use domains::Domains;
 pub use error::{Code, S3Error};
 pub use integrity::{BodyDigest, Digests, Expected};
-pub use list::{ListMarked, ListObjects, ListVersion, Listing};
+pub use list::{ListBuckets, ListMarked, ListObjects, ListVersion, Listing};
 pub use metadata::ObjectHeaders;
 pub use names::{BucketName, ObjectKey};
 pub use op::{BucketOperation, Document, ObjectOperation, ObjectRef, Operation};

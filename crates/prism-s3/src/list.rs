@@ -1,5 +1,5 @@
 //! The parameters and the pages of ListObjects, both versions, of ListObjectVersions and of
-//! ListMultipartUploads.
+//! ListMultipartUploads, and the parameters of ListBuckets.
 
 use data_encoding::BASE64URL_NOPAD;
 use serde::{Deserialize, Serialize};
@@ -136,6 +136,57 @@ fn text(query: &Query, name: &str) -> Result<Option<String>, S3Error> {
         None | Some("") => Ok(None),
         Some(text) if text.len() > ObjectKey::MAX_BYTES => Err(Code::KeyTooLongError.into()),
         Some(text) => Ok(Some(text.to_owned())),
+    }
+}
+
+/// The parameters of ListBuckets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ListBuckets {
+    /// Only buckets whose names start with this.
+    pub prefix: Option<String>,
+    /// Only buckets of this region.
+    pub region: Option<String>,
+    /// The name behind which the page starts.
+    pub after: Option<String>,
+    /// Most buckets on the page, from 1; without it the page has all.
+    pub max: Option<usize>,
+}
+
+impl ListBuckets {
+    /// The most buckets that a client may ask for.
+    const MAX: usize = 10_000;
+
+    pub(crate) const PARAMETERS: [&'static str; 4] = [
+        "prefix",
+        "bucket-region",
+        "continuation-token",
+        "max-buckets",
+    ];
+
+    pub(crate) fn parse(query: &Query) -> Result<Self, S3Error> {
+        let token = text(query, "continuation-token")?;
+        let max = query.get("max-buckets").map(|text| {
+            let max = text
+                .parse()
+                .ok()
+                .filter(|max| (1..=Self::MAX).contains(max));
+            max.ok_or_else(|| invalid("max-buckets must be a number from 1 to 10000"))
+        });
+        Ok(Self {
+            prefix: text(query, "prefix")?,
+            region: text(query, "bucket-region")?,
+            after: token.as_deref().map(from_token).transpose()?,
+            max: max.transpose()?,
+        })
+    }
+
+    /// Whether the listing has a bucket of this name, on this page or a later one.
+    pub fn shows(&self, name: &str) -> bool {
+        self.after.as_deref().is_none_or(|after| name > after)
+            && self
+                .prefix
+                .as_deref()
+                .is_none_or(|prefix| name.starts_with(prefix))
     }
 }
 

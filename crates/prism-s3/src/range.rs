@@ -1,9 +1,12 @@
 //! The `Range` header (RFC 9110 section 14). One range is served. A request for several gets the
 //! whole object, as the RFC allows and as in S3.
 
+use std::fmt;
+
 use prism_http::Headers;
 
 use crate::fields::is_digits;
+use crate::{Code, S3Error};
 
 /// The range of a request, before the object's size is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,10 +30,12 @@ pub struct ByteRange {
     size: u64,
 }
 
-/// The range does not overlap an object of this size: answer 416 `InvalidRange`
-/// with [`Unsatisfiable::content_range`].
+/// The range does not overlap an object of this size: answer with [`Unsatisfiable::error`] and
+/// [`Unsatisfiable::content_range`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unsatisfiable {
+    /// The range that the client asks for.
+    pub requested: RangeSpec,
     /// Size of the object in bytes.
     pub size: u64,
 }
@@ -63,21 +68,40 @@ impl RangeSpec {
         }
     }
 
-    /// The range within an object of `size` bytes.
+    /// The range within an object of `size` bytes. `None` stands for a suffix of an empty object,
+    /// which is the whole object (RFC 9110 section 14.1.2).
     ///
     /// # Errors
     /// If the range does not overlap the object.
-    pub fn resolve(self, size: u64) -> Result<ByteRange, Unsatisfiable> {
-        let end = size.checked_sub(1).ok_or(Unsatisfiable { size })?;
-        let (first, last) = match self {
-            Self::From { first, last } => (first, last.unwrap_or(end).min(end)),
-            Self::Suffix(0) => return Err(Unsatisfiable { size }),
-            Self::Suffix(count) => (size.saturating_sub(count), end),
+    pub fn resolve(self, size: u64) -> Result<Option<ByteRange>, Unsatisfiable> {
+        let unsatisfiable = Unsatisfiable {
+            requested: self,
+            size,
         };
-        if first > end {
-            Err(Unsatisfiable { size })
+        let (first, last) = match (self, size.checked_sub(1)) {
+            (Self::From { first, last }, Some(end)) => (first, last.unwrap_or(end).min(end)),
+            (Self::From { .. }, None) | (Self::Suffix(0), _) => return Err(unsatisfiable),
+            (Self::Suffix(count), Some(end)) => (size.saturating_sub(count), end),
+            (Self::Suffix(_), None) => return Ok(None),
+        };
+        if first < size {
+            Ok(Some(ByteRange { first, last, size }))
         } else {
-            Ok(ByteRange { first, last, size })
+            Err(unsatisfiable)
+        }
+    }
+}
+
+/// The value of `Range`.
+impl fmt::Display for RangeSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::From { first, last: None } => write!(f, "bytes={first}-"),
+            Self::From {
+                first,
+                last: Some(last),
+            } => write!(f, "bytes={first}-{last}"),
+            Self::Suffix(count) => write!(f, "bytes=-{count}"),
         }
     }
 }
@@ -101,6 +125,13 @@ impl ByteRange {
 }
 
 impl Unsatisfiable {
+    /// The error of a 416 answer. Clients of the AWS CRT recognize an empty object by it.
+    pub fn error(self) -> S3Error {
+        S3Error::from(Code::InvalidRange)
+            .with_detail("RangeRequested", self.requested.to_string())
+            .with_detail("ActualObjectSize", self.size.to_string())
+    }
+
     /// The value of `Content-Range` for a 416 answer.
     pub fn content_range(self) -> String {
         format!("bytes */{}", self.size)
@@ -144,18 +175,26 @@ mod tests {
         ];
         for (text, expected) in rows {
             let got = RangeSpec::parse(text)
-                .map(|spec| spec.resolve(10).ok().map(|r| (r.offset(), r.len())));
+                .map(|spec| spec.resolve(10).ok().flatten())
+                .map(|range| range.map(|range| (range.offset(), range.len())));
             assert_eq!(got, *expected, "{text}");
         }
     }
 
     #[test]
-    fn nothing_of_an_empty_object_can_be_had() {
-        for text in ["bytes=0-", "bytes=-1", "bytes=0-0"] {
-            let error = RangeSpec::parse(text).unwrap().resolve(0).unwrap_err();
-            assert_eq!(error.content_range(), "bytes */0");
+    fn an_empty_object_has_suffixes_and_no_other_ranges() {
+        let resolve = |text, size| RangeSpec::parse(text).unwrap().resolve(size);
+        for text in ["bytes=0-", "bytes=-0", "bytes=0-8388607"] {
+            let unsatisfiable = resolve(text, 0).unwrap_err();
+            assert_eq!(unsatisfiable.content_range(), "bytes */0");
+            let xml = String::from_utf8(unsatisfiable.error().xml("/b/k", "r1")).unwrap();
+            let details = format!(
+                "<RangeRequested>{text}</RangeRequested><ActualObjectSize>0</ActualObjectSize>"
+            );
+            assert!(xml.contains(&details), "{xml}");
         }
-        let range = RangeSpec::parse("bytes=2-4").unwrap().resolve(10).unwrap();
+        assert_eq!(resolve("bytes=-1", 0), Ok(None));
+        let range = resolve("bytes=2-4", 10).unwrap().unwrap();
         assert_eq!(range.content_range(), "bytes 2-4/10");
     }
 
@@ -164,6 +203,7 @@ mod tests {
         let range = RangeSpec::parse("bytes=0-")
             .unwrap()
             .resolve(u64::MAX)
+            .unwrap()
             .unwrap();
         assert_eq!(range.len(), u64::MAX);
     }

@@ -26,8 +26,8 @@ impl Tags {
     /// Checks tags that a client gives.
     ///
     /// # Errors
-    /// `InvalidTag` for a tag that is too long, empty, repeated or the system's; `BadRequest` for
-    /// too many.
+    /// `InvalidTag` for a tag that is too long, empty, repeated or the system's, or that has a
+    /// character that S3 does not allow; `BadRequest` for too many.
     pub fn new(pairs: Vec<(String, String)>) -> Result<Self, S3Error> {
         let is_systems = |key: &str| {
             let prefix = key.get(..SYSTEM_PREFIX.len());
@@ -37,10 +37,15 @@ impl Tags {
             return Err(Code::InvalidTag
                 .with_message("A tag's key must not begin with aws:, which is the system's."));
         }
+        let mut texts = pairs.iter().flat_map(|(key, value)| [key, value]);
+        if !texts.all(|text| text.chars().all(is_allowed)) {
+            return Err(Code::InvalidTag
+                .with_message("A tag may hold letters, digits, spaces and + - = . _ : / @ only."));
+        }
         Self::checked(pairs)
     }
 
-    /// Checks tags of a stored object, which may be the system's.
+    /// Checks tags of a stored object, which may be the system's or older than a rule.
     fn checked(pairs: Vec<(String, String)>) -> Result<Self, S3Error> {
         let invalid = |message: &'static str| Code::InvalidTag.with_message(message);
         if pairs.len() > Self::MAX {
@@ -110,6 +115,13 @@ impl Tags {
     }
 }
 
+/// Whether a client's tag may hold a character: a letter, digit or space of any script, or one of
+/// S3's signs.
+fn is_allowed(c: char) -> bool {
+    let is_space = c.is_whitespace() && !c.is_control();
+    c.is_alphanumeric() || is_space || "+-=._:/@".contains(c)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -136,7 +148,16 @@ mod tests {
             assert_eq!(code, Code::InvalidTag, "{reserved}");
             assert_eq!(Tags::decode(reserved).unwrap().len(), 1);
         }
-        assert!(Tags::new(pair("aws")).is_ok());
+        for allowed in ["aws", "a b\u{e9}\u{5b57}7", "+-=._:/@", "\u{a0}"] {
+            assert!(Tags::new(pair(allowed)).is_ok(), "{allowed}");
+        }
+        for sign in "&<>\"'%?#!*()[]{}|\\^~`$,;\u{1f600}\t".chars() {
+            let key = format!("a{sign}");
+            let code = Tags::new(pair(&key)).unwrap_err().code();
+            assert_eq!(code, Code::InvalidTag, "{key}");
+            let value = vec![("a".to_owned(), key)];
+            assert!(Tags::new(value).is_err(), "{sign}");
+        }
         assert_eq!(
             Tags::decode("%zz").unwrap_err().code(),
             Code::InvalidArgument

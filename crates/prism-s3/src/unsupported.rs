@@ -1,6 +1,11 @@
-//! Recognizes requests that are not served. Parameters and headers that change the meaning of a
-//! request are understood or refused, never ignored: a `PUT` with `?tagging` must not become an
-//! object.
+//! Recognizes requests that are not served.
+//!
+//! Parameters and headers that change the meaning of a request are understood or refused, never
+//! ignored: a `PUT` with `?tagging` must not become an object. [`MEANINGFUL`] has the parameters
+//! of S3 that do, besides those that begin with `x-amz-`. S3 ignores all other parameters, such as
+//! `?ver=6.5` of a web page, and so does Prism for objects and for reads of buckets. A change of a
+//! bucket with a parameter that Prism does not know is refused, because S3 may have given it a
+//! meaning since.
 
 use prism_http::{Headers, Method};
 
@@ -30,9 +35,69 @@ pub(crate) fn parameter(
         .iter()
         .map(|(name, _)| name)
         .filter(|name| !(is_signed && is_amz(name)))
-        // `x-id` repeats the operation's name.
-        .find(|name| *name != "x-id" && !is_known(name))
+        .find(|name| !is_known(name) && !is_ignored(method, target, name))
         .map(|name| describe(method, target, name))
+}
+
+/// The parameters of S3 that name another operation, or change what one does.
+const MEANINGFUL: [&str; 41] = [
+    "abac",
+    "accelerate",
+    "acl",
+    "analytics",
+    "attributes",
+    "cors",
+    "delete",
+    "encryption",
+    "intelligent-tiering",
+    "inventory",
+    "legal-hold",
+    "lifecycle",
+    "location",
+    "logging",
+    "metadataConfiguration",
+    "metadataInventoryTable",
+    "metadataJournalTable",
+    "metadataTable",
+    "metrics",
+    "notification",
+    "object-lock",
+    "ownershipControls",
+    "partNumber",
+    "policy",
+    "policyStatus",
+    "publicAccessBlock",
+    "renameObject",
+    "replication",
+    "requestPayment",
+    "restore",
+    "retention",
+    "select",
+    "session",
+    "tagging",
+    "torrent",
+    "uploadId",
+    "uploads",
+    "versionId",
+    "versioning",
+    "versions",
+    "website",
+];
+
+/// Whether a parameter has no effect, although the operation does not have it. Letter case does
+/// not save a parameter that S3 would understand.
+fn is_ignored(method: &Method, target: Target, name: &str) -> bool {
+    // `x-id` repeats the operation's name.
+    if name == "x-id" {
+        return true;
+    }
+    let may_ignore = match target {
+        Target::Service => false,
+        Target::Bucket => matches!(*method, Method::GET | Method::HEAD),
+        Target::Object => true,
+    };
+    let mut meaningful = MEANINGFUL.iter();
+    may_ignore && !is_amz(name) && !meaningful.any(|other| other.eq_ignore_ascii_case(name))
 }
 
 fn describe(method: &Method, target: Target, name: &str) -> String {
@@ -46,13 +111,13 @@ fn describe(method: &Method, target: Target, name: &str) -> String {
     format!("{method} of {target} with ?{name:.64}")
 }
 
-/// The first header that asks for an unsupported function. Only requests that copy an object may
-/// have headers about copies, and only an object's data may come in chunks: all other operations
-/// would read the framing as input.
+/// The first header that asks for an unsupported function. `copies` are the headers about copies
+/// that the request may have, without `x-amz-`. Only an object's data may come in chunks: all other
+/// operations would read the framing as input.
 pub(crate) fn header(
     headers: &Headers,
     target: Target,
-    copies: bool,
+    copies: &[&str],
     takes_data: bool,
 ) -> Option<String> {
     let mut ours = headers.with_prefix("x-amz-");
@@ -72,7 +137,7 @@ pub(crate) fn header(
         }
         let short = name.strip_prefix("x-amz-")?;
         let is_unsupported = if COPY.contains(&short) {
-            !copies
+            !copies.contains(&short)
         } else {
             is_unsupported(short, value, target)
         };
@@ -96,13 +161,38 @@ const STORAGE_CLASSES: [&str; 12] = [
     "FSX_OPENZFS",
 ];
 
+/// S3's canned ACLs. Prism serves the two that change nothing.
+const CANNED_ACLS: [&str; 8] = [
+    "private",
+    "public-read",
+    "public-read-write",
+    "authenticated-read",
+    "aws-exec-read",
+    "bucket-owner-read",
+    "bucket-owner-full-control",
+    "log-delivery-write",
+];
+
 /// Checks that the storage class is one, if any is named.
 pub(crate) fn storage_class(headers: &Headers) -> Result<(), S3Error> {
-    let is_one = |named: &[u8]| STORAGE_CLASSES.iter().any(|one| one.as_bytes() == named);
     match headers.get("x-amz-storage-class") {
-        Some(named) if !is_one(named) => Err(Code::InvalidStorageClass.into()),
+        Some(named) if !names(&STORAGE_CLASSES, named) => Err(Code::InvalidStorageClass.into()),
         _ => Ok(()),
     }
+}
+
+/// Checks that the canned ACL is one, if any is named.
+pub(crate) fn canned_acl(headers: &Headers) -> Result<(), S3Error> {
+    match headers.get("x-amz-acl") {
+        Some(named) if !names(&CANNED_ACLS, named) => {
+            Err(Code::InvalidArgument.with_message("x-amz-acl is no canned ACL of S3."))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn names(known: &[&str], value: &[u8]) -> bool {
+    known.iter().any(|one| one.as_bytes() == value)
 }
 
 /// Headers that are understood or have no effect.
@@ -113,8 +203,8 @@ fn is_one_of(name: &[u8], names: &[&str]) -> bool {
     names.any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
 }
 
-/// Headers of a copy.
-const COPY: [&str; 8] = [
+/// Headers of a copy, without `x-amz-`.
+pub(crate) const COPY: [&str; 8] = [
     "copy-source",
     "copy-source-if-match",
     "copy-source-if-none-match",
@@ -134,6 +224,7 @@ fn is_unsupported(name: &str, value: &[u8], target: Target) -> bool {
         "bucket-object-lock-enabled" => !value.eq_ignore_ascii_case(b"false"),
         "tagging" => target == Target::Bucket,
         "website-redirect-location" | "expected-bucket-owner" => true,
+        "source-expected-bucket-owner" => true,
         "mfa" | "write-offset-bytes" => true,
         _ => [
             "copy-source",

@@ -22,6 +22,33 @@ fn a_bucket_is_made_once_and_deleted_when_it_is_empty() {
 }
 
 #[test]
+fn a_preflight_is_judged_by_the_rules_of_the_bucket_alone() {
+    let server = Server::alone();
+    server.send("PUT /bkt", &[], &[]);
+    let origin = ("Origin", "http://a.test");
+    let put = ("Access-Control-Request-Method", "PUT");
+    let signed = "OPTIONS /bkt/k?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature=0";
+    let ask = |start: &str, fields: &[(&str, &str)]| server.send_by(None, start, fields, &[]);
+    for start in ["OPTIONS /bkt/k", signed] {
+        for fields in [&[][..], &[origin], &[put]] {
+            let refused = ask(start, fields);
+            assert_eq!(refused.status, 400, "{start}");
+            assert_eq!(refused.elements("Code"), ["BadRequest"], "{start}");
+        }
+        let refused = ask(start, &[origin, put]);
+        assert_eq!(refused.elements("Code"), ["AccessForbidden"], "{start}");
+    }
+    let rules = b"<CORSConfiguration><CORSRule><AllowedOrigin>http://a.test</AllowedOrigin>\
+        <AllowedMethod>PUT</AllowedMethod></CORSRule></CORSConfiguration>";
+    assert_eq!(server.send("PUT /bkt?cors", &[], rules).status, 200);
+    for start in ["OPTIONS /bkt/k", signed] {
+        let allowed = ask(start, &[origin, put]);
+        assert_eq!(allowed.status, 200, "{start}: {}", allowed.text());
+        assert_eq!(allowed.header("access-control-allow-origin"), origin.1);
+    }
+}
+
+#[test]
 fn pages_of_a_listing_are_in_order_and_complete() {
     let server = Server::alone();
     server.send("PUT /bkt", &[], &[]);

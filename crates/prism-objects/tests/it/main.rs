@@ -9,6 +9,7 @@
 )]
 
 mod buckets;
+mod configurations;
 mod memory;
 mod multipart;
 mod nodes;

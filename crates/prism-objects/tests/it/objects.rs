@@ -47,6 +47,22 @@ fn a_range_gives_its_bytes_and_says_which() {
     let beyond = server.send("GET /bkt/k", &[("Range", "bytes=10-")], &[]);
     assert_eq!(beyond.status, 416);
     assert_eq!(beyond.header("content-range"), "bytes */10");
+    assert_eq!(beyond.elements("RangeRequested"), ["bytes=10-"]);
+    assert_eq!(beyond.elements("ActualObjectSize"), ["10"]);
+}
+
+#[test]
+fn a_suffix_of_an_empty_object_is_all_of_it() {
+    let server = with_bucket();
+    server.send("PUT /bkt/k", &[], &[]);
+    for method in ["GET", "HEAD"] {
+        let suffix = server.send(&format!("{method} /bkt/k"), &[("Range", "bytes=-8")], &[]);
+        assert_eq!((suffix.status, suffix.body.len()), (200, 0), "{method}");
+        assert_eq!(suffix.header("content-range"), "");
+    }
+    let first = server.send("GET /bkt/k", &[("Range", "bytes=0-8")], &[]);
+    assert_eq!(first.status, 416);
+    assert_eq!(first.elements("ActualObjectSize"), ["0"]);
 }
 
 #[test]
@@ -82,6 +98,8 @@ fn what_is_missing_malformed_or_forbidden_is_said_in_s3s_words() {
         ("PUT /none/k", 404, "NoSuchBucket"),
         ("GET /bkt/k?versionId=x", 400, "InvalidArgument"),
         ("GET /bkt?acl=1&torrent", 501, "NotImplemented"),
+        ("PUT /bkt/k?acl", 501, "NotImplemented"),
+        ("GET /bkt/none?ver=6.5", 404, "NoSuchKey"),
     ] {
         let refused = server.send(start, &[], &[]);
         assert_eq!(refused.status, status, "{start}: {}", refused.text());
@@ -105,6 +123,9 @@ fn tags_attributes_and_copies_follow_their_object() {
     server.send("PUT /bkt/k", &[("x-amz-tagging", "a=1")], b"bytes");
     let tags = b"<Tagging><TagSet><Tag><Key>b</Key><Value>2</Value></Tag></TagSet></Tagging>";
     assert_eq!(server.send("PUT /bkt/k?tagging", &[], tags).status, 200);
+    let sign = b"<Tagging><TagSet><Tag><Key>b</Key><Value>2*</Value></Tag></TagSet></Tagging>";
+    let refused = server.send("PUT /bkt/k?tagging", &[], sign);
+    assert_eq!(refused.elements("Code"), ["InvalidTag"]);
     let told = server.send("GET /bkt/k?tagging", &[], &[]);
     assert_eq!(
         (told.elements("Key"), told.elements("Value")),

@@ -4,7 +4,7 @@
 //! API reference.
 
 use ::time::Duration;
-use prism_http::{Headers, Limits, RequestHead};
+use prism_http::{Headers, Limits, Method, RequestHead};
 
 use super::header::{
     Authorization, OfUrl, Signed, other_mechanism, parse_credential, parse_signature, parse_signed,
@@ -41,13 +41,13 @@ fn is(name: &str, other: &str) -> bool {
 /// where the signature covers them; they count like other headers. A header that the head
 /// already has stays. The body's hash is moved too, so that its reader finds it in one place.
 /// Forwarding the request in this form or as it came has the same result. `None` if there are no
-/// such headers.
+/// such headers, and for a preflight, whose query is that of the request that follows.
 ///
 /// # Errors
 /// `InvalidRequest` for a parameter that cannot be a header, `MetadataTooLarge` for more headers
 /// than a request may have.
 pub fn with_hoisted(head: &RequestHead, query: &Query) -> Result<Option<RequestHead>, S3Error> {
-    if !query.is_presigned() {
+    if !query.is_presigned() || *head.method() == Method::OPTIONS {
         return Ok(None);
     }
     let own = |name: &str| {

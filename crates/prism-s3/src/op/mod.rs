@@ -15,19 +15,22 @@ pub use self::params::{
 };
 pub(crate) use self::row::Permission;
 pub use self::row::{Answerer, Body, Row};
+pub use self::rows::UnsetConfiguration;
 use crate::conditions::Conditions;
-use crate::list::{ListMarked, ListObjects};
+use crate::list::{ListBuckets, ListMarked, ListObjects};
 use crate::{BucketName, ObjectKey};
 
 /// A request, understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// `GET /`.
-    ListBuckets,
+    ListBuckets(ListBuckets),
     /// `OPTIONS /`, or of a bucket if the service's own rules allow it.
     Preflight,
     /// An operation on a bucket.
     Bucket(BucketName, BucketOperation),
+    /// An operation on a configuration that no bucket has.
+    Unset(BucketName, UnsetConfiguration),
     /// An operation on an object, or on an upload of one.
     Object(ObjectRef, ObjectOperation),
     /// Known or unknown, but not served: [`Operation::not_implemented`].
@@ -67,6 +70,8 @@ pub enum BucketOperation {
     PutDocument(Document),
     /// `DELETE /bucket?cors` and the like.
     DeleteDocument(Document),
+    /// `GET /bucket?policyStatus`.
+    GetPolicyStatus,
     /// `GET /bucket`, with or without `list-type=2`.
     ListObjects(ListObjects),
     /// `GET /bucket?versions`.
@@ -98,6 +103,8 @@ pub enum ObjectOperation {
     },
     /// `GET /bucket/key?attributes`.
     GetAttributes(Attributes),
+    /// `GET /bucket/key?acl`.
+    GetAcl { version: Option<String> },
     /// `GET /bucket/key?tagging`.
     GetTagging { version: Option<String> },
     /// `PUT /bucket/key?tagging`, with [`crate::xml::parse_tagging`] as body.

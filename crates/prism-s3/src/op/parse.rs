@@ -3,9 +3,10 @@
 use prism_http::{Method, RequestHead};
 
 use super::row::Body;
-use super::rows::{BUCKET, Entry, Given, OBJECT};
+use super::rows::{BUCKET, Entry, Given, OBJECT, UNSET};
 use super::{BucketOperation, ObjectRef, Operation};
 use crate::fields::single;
+use crate::list::ListBuckets;
 use crate::query::{Query, decode};
 use crate::unsupported::{self as un, Target};
 use crate::{BucketName, Code, ObjectKey, S3Error};
@@ -27,14 +28,20 @@ impl Operation {
     pub fn of(head: &RequestHead, query: &Query) -> Result<Self, S3Error> {
         let path = decode(head.path())?;
         let (bucket, key) = match names(&path) {
-            ("", "") => return Ok(of_service(head.method(), query)),
+            ("", "") => return of_service(head.method(), query),
             (bucket, "") => (BucketName::parse(bucket)?, None),
             (bucket, key) => (BucketName::parse(bucket)?, Some(ObjectKey::parse(key)?)),
         };
         if *head.method() == Method::OPTIONS {
             return Ok(Self::Bucket(bucket, BucketOperation::Preflight));
         }
+        un::canned_acl(head.headers())?;
         let Some(key) = key else {
+            let mut unset = UNSET.iter().map(|entry| &entry.row.request);
+            if unset.any(|request| request.fits(head.method(), query)) {
+                let wrap = |configuration| Self::Unset(bucket, configuration);
+                return find(UNSET, Target::Bucket, head, query, wrap);
+            }
             let wrap = |operation| Self::Bucket(bucket, operation);
             return find(BUCKET, Target::Bucket, head, query, wrap);
         };
@@ -60,14 +67,17 @@ fn unsupported(what: impl Into<String>) -> Operation {
     Operation::Unsupported { what: what.into() }
 }
 
-fn of_service(method: &Method, query: &Query) -> Operation {
-    if let Some(what) = un::parameter(method, Target::Service, query, |_| false) {
-        return unsupported(what);
+fn of_service(method: &Method, query: &Query) -> Result<Operation, S3Error> {
+    if *method == Method::OPTIONS {
+        return Ok(Operation::Preflight);
+    }
+    let is_known = |name: &str| *method == Method::GET && ListBuckets::PARAMETERS.contains(&name);
+    if let Some(what) = un::parameter(method, Target::Service, query, is_known) {
+        return Ok(unsupported(what));
     }
     match *method {
-        Method::GET => Operation::ListBuckets,
-        Method::OPTIONS => Operation::Preflight,
-        _ => unsupported(format!("{method} of the service")),
+        Method::GET => ListBuckets::parse(query).map(Operation::ListBuckets),
+        _ => Ok(unsupported(format!("{method} of the service"))),
     }
 }
 
@@ -93,8 +103,13 @@ fn find<T>(
         entry = fitting.find(|entry| entry.row.request.copies);
     }
     let is_known = |name: &str| entry.is_some_and(|entry| entry.row.request.knows(name));
+    let copies = if source.is_some() {
+        &un::COPY[..]
+    } else {
+        entry.map_or(&[][..], |entry| entry.row.request.ignored)
+    };
     let unknown = un::parameter(method, target, query, is_known)
-        .or_else(|| un::header(headers, target, source.is_some(), takes_data(entry)));
+        .or_else(|| un::header(headers, target, copies, takes_data(entry)));
     if let Some(what) = unknown {
         return Ok(unsupported(what));
     }

@@ -20,7 +20,7 @@ impl Operation {
     /// The bucket, if the operation has one.
     pub const fn bucket(&self) -> Option<&BucketName> {
         match self {
-            Self::Bucket(bucket, _) => Some(bucket),
+            Self::Bucket(bucket, _) | Self::Unset(bucket, _) => Some(bucket),
             Self::Object(object, _) => Some(&object.bucket),
             _ => None,
         }
@@ -29,9 +29,10 @@ impl Operation {
     /// The facts of the operation that do not depend on its parameters.
     pub const fn row(&self) -> &'static Row {
         match self {
-            Self::ListBuckets => &LIST_BUCKETS,
+            Self::ListBuckets(_) => &LIST_BUCKETS,
             Self::Preflight => &SERVICE_PREFLIGHT,
             Self::Bucket(_, operation) => operation.row(),
+            Self::Unset(_, configuration) => configuration.row(),
             Self::Object(_, operation) => operation.row(),
             Self::Unsupported { .. } => &UNSUPPORTED,
         }
@@ -52,6 +53,7 @@ impl Operation {
             Op::Get(read) | Op::Head(read) => read.version.as_deref(),
             Op::GetAttributes(attributes) => attributes.version.as_deref(),
             Op::Delete { version, .. }
+            | Op::GetAcl { version }
             | Op::GetTagging { version }
             | Op::PutTagging { version }
             | Op::DeleteTagging { version } => version.as_deref(),

@@ -33,6 +33,8 @@ pub(super) struct Request {
     optional: &'static [&'static str],
     /// Whether it names a source of a copy.
     pub(super) copies: bool,
+    /// Headers of a copy that it ignores, without `x-amz-`.
+    pub(super) ignored: &'static [&'static str],
 }
 
 /// The nodes that answer an operation.
@@ -97,6 +99,7 @@ impl Request {
             named_by,
             optional: &[],
             copies: false,
+            ignored: &[],
         }
     }
 
@@ -109,6 +112,12 @@ impl Request {
     /// The same with a source of a copy.
     pub(super) const fn copying(mut self) -> Self {
         self.copies = true;
+        self
+    }
+
+    /// The same, which ignores these headers of a copy.
+    pub(super) const fn ignoring(mut self, headers: &'static [&'static str]) -> Self {
+        self.ignored = headers;
         self
     }
 

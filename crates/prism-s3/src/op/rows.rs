@@ -4,11 +4,14 @@
 
 mod bucket;
 mod object;
+mod unset;
 
 use prism_http::{Method, RequestHead};
 
 pub(super) use self::bucket::BUCKET;
 pub(super) use self::object::OBJECT;
+pub(super) use self::unset::UNSET;
+pub use self::unset::UnsetConfiguration;
 use super::row::{Answerer, Body, Permission, Request, Row};
 use crate::S3Error;
 use crate::query::Query;
@@ -95,22 +98,24 @@ const fn of_service(name: &'static str, method: Method, answerer: Answerer) -> R
     Row {
         name,
         request: Request::new(method, &[]),
-        permission: Permission::AnyKey,
+        permission: Permission::Nothing,
         body: Body::Skipped,
         answerer,
         moves_connection: false,
     }
 }
 
-pub(super) static LIST_BUCKETS: Row = of_service("ListBuckets", Method::GET, Answerer::Backend);
-
-pub(super) static SERVICE_PREFLIGHT: Row = {
-    let mut row = of_service("Preflight", Method::OPTIONS, Answerer::Reader);
-    row.permission = Permission::Nothing;
+pub(super) static LIST_BUCKETS: Row = {
+    let mut row = of_service("ListBuckets", Method::GET, Answerer::Backend);
+    row.permission = Permission::AnyKey;
     row
 };
 
-/// An unsupported operation does nothing. Only callers who are known learn what is missing.
+pub(super) static SERVICE_PREFLIGHT: Row =
+    of_service("Preflight", Method::OPTIONS, Answerer::Reader);
+
+/// An unsupported operation does nothing, so it needs no permission. The sender of a form, who is
+/// anonymous, hears what is missing.
 pub(super) static UNSUPPORTED: Row = of_service("Unsupported", Method::GET, Answerer::Reader);
 
 #[cfg(test)]
@@ -152,8 +157,10 @@ mod tests {
     fn a_request_of_each_row_is_an_operation_of_that_row() {
         let service = [&LIST_BUCKETS, &SERVICE_PREFLIGHT].map(|row| (row, "/"));
         let bucket = BUCKET.iter().map(|entry| (&entry.row, "/bkt"));
+        let unset = UNSET.iter().map(|entry| (&entry.row, "/bkt"));
         let object = OBJECT.iter().map(|entry| (&entry.row, "/bkt/k"));
-        for (row, target) in service.into_iter().chain(bucket).chain(object) {
+        let of_bucket = bucket.chain(unset);
+        for (row, target) in service.into_iter().chain(of_bucket).chain(object) {
             let found = row_of_request(row, target);
             assert!(ptr::eq(found, row), "{}: {}", row.name, found.name);
         }
@@ -166,6 +173,7 @@ mod tests {
             assert!(is_most, "{}", row.name);
         }
         let bucket = BUCKET.iter().map(|entry| &entry.row);
+        let bucket = bucket.chain(UNSET.iter().map(|entry| &entry.row));
         for row in bucket.chain(OBJECT.iter().map(|entry| &entry.row)) {
             let is_open = matches!(row.permission, Permission::Nothing | Permission::AnyKey);
             assert_eq!(is_open, row.name == "Preflight", "{}", row.name);

@@ -109,6 +109,18 @@ fn one_truth(values: &[TrueOrFalse]) -> Result<bool, S3Error> {
 }
 
 impl Condition {
+    /// Whether the client's address has to be in networks that S3 counts as narrow.
+    pub(super) fn names_networks(&self) -> bool {
+        let is_narrow = |network: &IpNet| match network {
+            IpNet::V4(network) => network.prefix_len() >= 8,
+            IpNet::V6(network) => network.prefix_len() >= 32,
+        };
+        match &self.test {
+            Test::Address(networks) => !self.negated && networks.iter().all(is_narrow),
+            _ => false,
+        }
+    }
+
     /// Whether it holds. A test of a prefix fails for operations that have none.
     pub(super) fn holds(&self, question: &PolicyQuestion<'_>) -> bool {
         let is_prefix = |test: &dyn Fn(&str) -> bool| question.prefix.is_some_and(test);

@@ -130,6 +130,16 @@ impl Policy {
         &self.bucket
     }
 
+    /// Whether it allows something to everybody. As in S3, a statement for some networks only does
+    /// not count.
+    pub fn is_public(&self) -> bool {
+        self.statements.iter().any(|statement| {
+            statement.effect == Effect::Allow
+                && statement.principals == Principals::Everybody
+                && !statement.conditions.iter().any(Condition::names_networks)
+        })
+    }
+
     pub(crate) fn verdict(&self, question: &PolicyQuestion<'_>) -> Verdict {
         let mut allowed = Actions::default();
         for statement in &self.statements {

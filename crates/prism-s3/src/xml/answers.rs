@@ -1,26 +1,55 @@
-//! Answers of one document each: buckets, copies, deletions, tags.
+//! Answers of one document each: buckets, access control lists, copies, deletions, tags.
 
 use super::parts::write_checksum;
 use super::requests::DeleteTarget;
 use super::write::{Document, document};
 use crate::checksum::Algorithm;
 use crate::tags::Tags;
-use crate::{BucketName, S3Error};
+use crate::{BucketName, ListBuckets, ListObjects, S3Error};
 
-/// `ListAllMyBucketsResult`: buckets, with the milliseconds from the Unix epoch to their
-/// creation.
-pub fn list_buckets<'a>(buckets: impl IntoIterator<Item = (&'a BucketName, u64)>) -> Vec<u8> {
+/// `ListAllMyBucketsResult`: buckets of this region, with the milliseconds from the Unix epoch to
+/// their creation. The region stands in answers to requests with a parameter, as in S3.
+pub fn list_buckets(
+    request: &ListBuckets,
+    region: &str,
+    buckets: &[(BucketName, u64)],
+    is_truncated: bool,
+) -> Vec<u8> {
+    let region = Some(region).filter(|_| *request != ListBuckets::default());
+    let last = buckets.last().filter(|_| is_truncated);
     document("ListAllMyBucketsResult", |doc| {
         doc.owner("Owner");
         doc.element("Buckets", |doc| {
             for (name, created_ms) in buckets {
                 doc.element("Bucket", |doc| {
                     doc.text("Name", name.as_str());
-                    doc.time("CreationDate", created_ms);
+                    doc.time("CreationDate", *created_ms);
+                    doc.optional("BucketRegion", region);
                 });
             }
         });
+        let token = last.map(|(name, _)| ListObjects::token(name.as_str()));
+        doc.optional("ContinuationToken", token.as_deref());
+        doc.optional("Prefix", request.prefix.as_deref());
     })
+}
+
+/// `AccessControlPolicy`: the owner of everything has every right, because ACLs are not served.
+pub fn acl() -> Vec<u8> {
+    document("AccessControlPolicy", |doc| {
+        doc.owner("Owner");
+        doc.element("AccessControlList", |doc| {
+            doc.element("Grant", |doc| {
+                doc.grantee();
+                doc.text("Permission", "FULL_CONTROL");
+            });
+        });
+    })
+}
+
+/// `PolicyStatus`.
+pub fn policy_status(is_public: bool) -> Vec<u8> {
+    document("PolicyStatus", |doc| doc.value("IsPublic", is_public))
 }
 
 /// `LocationConstraint`. S3 writes nothing for `us-east-1`.

@@ -10,7 +10,9 @@ impl S3Error {
         doc.element("Error", |doc| {
             doc.text("Code", self.code().as_str());
             doc.text("Message", self.message());
-            doc.optional("Region", self.region());
+            for (name, text) in self.details() {
+                doc.text(name, text);
+            }
             doc.text("Resource", resource);
             doc.text("RequestId", request_id);
         });
@@ -35,7 +37,8 @@ mod tests {
              <RequestId>r1</RequestId></Error>"
         );
         assert_eq!(error.status(), 404);
-        let elsewhere = S3Error::new(Code::AuthorizationHeaderMalformed).in_region("here");
+        let elsewhere =
+            S3Error::new(Code::AuthorizationHeaderMalformed).with_detail("Region", "here");
         let body = String::from_utf8(elsewhere.xml("/", "r1")).unwrap();
         assert!(body.contains("<Region>here</Region>"), "{body}");
     }

@@ -9,7 +9,8 @@ mod requests;
 pub(crate) mod write;
 
 pub use self::answers::{
-    DeleteResult, copy_result, delete_result, list_buckets, location, tagging, versioning,
+    DeleteResult, acl, copy_result, delete_result, list_buckets, location, policy_status, tagging,
+    versioning,
 };
 pub use self::listing::{list_objects, list_uploads, list_versions};
 pub use self::parts::{

@@ -44,15 +44,20 @@ pub struct CompletedPart {
 /// The region of a `CreateBucketConfiguration`, or `None` if the body is empty or has none.
 ///
 /// # Errors
-/// `MalformedXML`.
+/// `MalformedXML`; `NotImplemented` for tags, and for the location and type of a directory bucket.
 pub fn parse_location_constraint(body: &[u8]) -> Result<Option<String>, S3Error> {
     if body.is_empty() {
         return Ok(None);
     }
     let mut region = String::new();
     elements(body, "CreateBucketConfiguration", |path, text| {
-        if path == ["LocationConstraint"] {
-            text.trim().clone_into(&mut region);
+        match path {
+            ["LocationConstraint"] => text.trim().clone_into(&mut region),
+            [what @ ("Tags" | "Location" | "Bucket"), ..] => {
+                return Err(Code::NotImplemented
+                    .with_message(format!("CreateBucket with {what} is not implemented.")));
+            }
+            _ => return Err(malformed()),
         }
         Ok(())
     })?;

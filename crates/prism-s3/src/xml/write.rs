@@ -75,10 +75,25 @@ impl Document {
 
     /// Writes the owner of everything, as S3 does.
     pub(crate) fn owner(&mut self, name: &str) {
-        self.element(name, |doc| {
-            doc.text("ID", OWNER);
-            doc.text("DisplayName", OWNER);
-        });
+        self.element(name, Self::owner_names);
+    }
+
+    /// Writes the owner of everything as the grantee of a right.
+    pub(crate) fn grantee(&mut self) {
+        let schema = "http://www.w3.org/2001/XMLSchema-instance";
+        let start = [
+            "<Grantee xmlns:xsi=\"",
+            schema,
+            "\" xsi:type=\"CanonicalUser\">",
+        ];
+        self.push(&start);
+        self.owner_names();
+        self.push(&["</Grantee>"]);
+    }
+
+    fn owner_names(&mut self) {
+        self.text("ID", OWNER);
+        self.text("DisplayName", OWNER);
     }
 
     fn push(&mut self, parts: &[&str]) {

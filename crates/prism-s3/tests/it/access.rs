@@ -26,6 +26,18 @@ const TABLE: &[(&str, Rights, &[&str])] = &[
     ("GET /bkt?cors", OWNER, &["GetBucketCORS"]),
     ("PUT /bkt?cors", OWNER, &["PutBucketCORS"]),
     ("DELETE /bkt?cors", OWNER, &["PutBucketCORS"]),
+    ("GET /bkt?acl", READ_OWNER, &["GetBucketAcl"]),
+    (
+        "GET /bkt?lifecycle",
+        READ_OWNER,
+        &["GetLifecycleConfiguration"],
+    ),
+    ("DELETE /bkt?tagging", OWNER, &["PutBucketTagging"]),
+    (
+        "GET /bkt?policyStatus",
+        READ_OWNER,
+        &["GetBucketPolicyStatus"],
+    ),
     ("GET /bkt?policy", OWNER, &["GetBucketPolicy"]),
     ("PUT /bkt?policy", OWNER, &["PutBucketPolicy"]),
     ("DELETE /bkt?policy", OWNER, &["DeleteBucketPolicy"]),
@@ -48,6 +60,8 @@ const TABLE: &[(&str, Rights, &[&str])] = &[
         READ,
         &["GetObjectVersion", "GetObjectVersionAttributes"],
     ),
+    ("GET /bkt/k?acl", READ, &["GetObjectAcl"]),
+    ("GET /bkt/k?acl&versionId=v", READ, &["GetObjectVersionAcl"]),
     ("GET /bkt/k?tagging", READ, &["GetObjectTagging"]),
     ("PUT /bkt/k?tagging", WRITE, &["PutObjectTagging"]),
     ("DELETE /bkt/k?tagging", WRITE, &["DeleteObjectTagging"]),
@@ -286,7 +300,8 @@ fn operations_without_a_bucket_need_a_known_caller_at_most() {
     };
     for (request, for_nobody) in [
         ("GET /", false),
-        ("GET /bkt?acl", false),
+        ("GET /bkt?torrent", true),
+        ("POST /bkt", true),
         ("OPTIONS /bkt", true),
     ] {
         assert_eq!(is_allowed(request, &nobody, None), for_nobody, "{request}");

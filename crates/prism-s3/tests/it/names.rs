@@ -4,9 +4,10 @@ use prism_s3::{BucketOperation as Bucket, Document, ObjectOperation as Object, O
 
 pub(crate) fn name(operation: &Operation) -> &'static str {
     match operation {
-        Operation::ListBuckets => "ListBuckets",
+        Operation::ListBuckets(_) => "ListBuckets",
         Operation::Preflight => "Preflight of the service",
         Operation::Bucket(_, operation) => of_bucket(operation),
+        Operation::Unset(_, configuration) => configuration.row().name,
         Operation::Object(_, operation) => of_object(operation),
         Operation::Unsupported { .. } => "Unsupported",
     }
@@ -27,6 +28,7 @@ fn of_bucket(operation: &Bucket) -> &'static str {
         Bucket::GetDocument(Policy) => "GetBucketPolicy",
         Bucket::PutDocument(Policy) => "PutBucketPolicy",
         Bucket::DeleteDocument(Policy) => "DeleteBucketPolicy",
+        Bucket::GetPolicyStatus => "GetBucketPolicyStatus",
         Bucket::ListObjects(_) => "ListObjects",
         Bucket::ListVersions(_) => "ListObjectVersions",
         Bucket::ListUploads(_) => "ListMultipartUploads",
@@ -42,6 +44,7 @@ fn of_object(operation: &Object) -> &'static str {
         Object::Get(_) => "GetObject",
         Object::Head(_) => "HeadObject",
         Object::Delete { .. } => "DeleteObject",
+        Object::GetAcl { .. } => "GetObjectAcl",
         Object::GetAttributes(_) => "GetObjectAttributes",
         Object::GetTagging { .. } => "GetObjectTagging",
         Object::PutTagging { .. } => "PutObjectTagging",

@@ -4,8 +4,8 @@ use prism_http::{Limits, RequestHead};
 use prism_s3::list::{Item, Page};
 use prism_s3::xml;
 use prism_s3::{
-    BucketName, BucketOperation, Code, ListObjects, ListVersion, ObjectOperation, Operation,
-    Outcome, RangeSpec, S3Error,
+    BucketName, BucketOperation, Code, ListBuckets, ListObjects, ListVersion, ObjectOperation,
+    Operation, Outcome, RangeSpec, S3Error,
 };
 
 use super::names::name;
@@ -35,6 +35,7 @@ fn requests_become_operations() {
     let rows = [
         ("GET /", "", "ListBuckets"),
         ("OPTIONS /", "", "Preflight of the service"),
+        ("OPTIONS /?x-id=a&acl", "", "Preflight of the service"),
         ("GET /?x-id=ListBuckets", "", "ListBuckets"),
         ("PUT /bkt", "", "CreateBucket bkt"),
         ("PUT /bkt/", "", "CreateBucket bkt"),
@@ -73,7 +74,24 @@ fn requests_become_operations() {
             "Unsupported POST of a bucket with ?tagging",
         ),
         ("POST /bkt", "", "Unsupported PostObject"),
-        ("GET /bkt?acl", "", "Unsupported GET of a bucket with ?acl"),
+        ("GET /bkt?acl", "", "GetBucketAcl bkt"),
+        ("GET /bkt?policyStatus", "", "GetBucketPolicyStatus bkt"),
+        ("DELETE /bkt?lifecycle", "", "DeleteBucketLifecycle bkt"),
+        (
+            "PUT /bkt?lifecycle",
+            "",
+            "Unsupported PUT of a bucket with ?lifecycle",
+        ),
+        (
+            "GET /bkt?metrics&x-id=a",
+            "",
+            "ListBucketMetricsConfigurations bkt",
+        ),
+        (
+            "GET /bkt?metrics&id=a",
+            "",
+            "GetBucketMetricsConfiguration bkt",
+        ),
         ("GET /bkt?versions&prefix=a", "", "ListObjectVersions bkt"),
         (
             "GET /bkt?uploads&prefix=a&max-uploads=3",
@@ -83,12 +101,17 @@ fn requests_become_operations() {
         (
             "GET /bkt?uploads&max-keys=3",
             "",
-            "Unsupported GET of a bucket with ?max-keys",
+            "ListMultipartUploads bkt",
         ),
         (
             "GET /bkt?location&acl",
             "",
-            "Unsupported GET of a bucket with ?acl",
+            "Unsupported GET of a bucket with ?location",
+        ),
+        (
+            "GET /?unheard-of",
+            "",
+            "Unsupported GET of the service with ?unheard-of",
         ),
         ("PUT /bkt?versioning", "", "PutBucketVersioning bkt"),
         (
@@ -164,10 +187,26 @@ fn requests_become_operations() {
             "Content-Length: 3\r\n",
             "PutObjectTagging bkt|k",
         ),
+        ("GET /bkt/k?acl&versionId=1", "", "GetObjectAcl bkt|k"),
         (
-            "GET /bkt/k?unheard-of",
-            "",
-            "Unsupported GET of an object with ?unheard-of",
+            "PUT /bkt/k",
+            "x-amz-copy-source: /src/b\r\nx-amz-source-expected-bucket-owner: 1\r\n",
+            "Unsupported the header x-amz-source-expected-bucket-owner",
+        ),
+        (
+            "POST /bkt/k?uploads",
+            "x-amz-metadata-directive: REPLACE\r\n",
+            "CreateMultipartUpload bkt|k",
+        ),
+        (
+            "POST /bkt/k?uploads",
+            "x-amz-tagging-directive: REPLACE\r\n",
+            "Unsupported the header x-amz-tagging-directive",
+        ),
+        (
+            "PUT /bkt/k",
+            "x-amz-metadata-directive: REPLACE\r\n",
+            "Unsupported the header x-amz-metadata-directive",
         ),
         (
             "PUT /bkt/k",
@@ -211,6 +250,67 @@ fn requests_become_operations() {
     }
 }
 
+/// The operation of a request without header fields but a length, or its code.
+fn outcome(line: &str) -> String {
+    match parse(line, "Content-Length: 0\r\n") {
+        Ok(operation) => describe(&operation),
+        Err(error) => error.code().as_str().to_owned(),
+    }
+}
+
+#[test]
+fn parameters_that_s3_does_not_know_change_nothing() {
+    for parameter in [
+        "ver=6.5",
+        "_=1700000000",
+        "utm_source=x",
+        "v",
+        "list-type=2",
+    ] {
+        for (line, expected) in [
+            ("GET /bkt/k", "GetObject bkt|k"),
+            ("HEAD /bkt/k", "HeadObject bkt|k"),
+            ("PUT /bkt/k", "PutObject bkt|k"),
+            ("DELETE /bkt/k", "DeleteObject bkt|k"),
+            ("HEAD /bkt", "HeadBucket bkt"),
+        ] {
+            let line = format!("{line}?{parameter}");
+            assert_eq!(outcome(&line), expected, "{line}");
+        }
+    }
+    assert_eq!(outcome("GET /bkt?ver=6.5"), "ListObjects bkt");
+    assert_eq!(outcome("GET /bkt/k?tagging&ver"), "GetObjectTagging bkt|k");
+    // S3 may have given it a meaning since.
+    for method in ["PUT", "DELETE"] {
+        let of_bucket = outcome(&format!("{method} /bkt?ver=6.5"));
+        assert!(of_bucket.starts_with("Unsupported "), "{of_bucket}");
+    }
+}
+
+#[test]
+fn parameters_that_s3_knows_are_never_ignored() {
+    let parameters = "Tagging acl cors encryption legal-hold lifecycle object-lock partNumber \
+        policy renameObject restore retention select session torrent versioning versions website \
+        x-amz-acl X-Amz-Tagging";
+    for parameter in parameters.split_ascii_whitespace() {
+        for start in [
+            "PUT /bkt/k",
+            "HEAD /bkt/k",
+            "PUT /bkt/k?tagging&versionId=1",
+        ] {
+            let mark = if start.contains('?') { '&' } else { '?' };
+            let got = outcome(&format!("{start}{mark}{parameter}=1"));
+            let is_read = start.starts_with("HEAD") && parameter == "partNumber";
+            assert_eq!(
+                got.starts_with("Unsupported "),
+                !is_read,
+                "{start} {parameter}"
+            );
+        }
+    }
+    assert_eq!(outcome("PUT /bkt/k?tagging"), "PutObjectTagging bkt|k");
+}
+
 #[test]
 fn malformed_requests_get_the_errors_of_s3() {
     let long = format!("GET /bkt/{}", "k".repeat(1025));
@@ -230,6 +330,15 @@ fn malformed_requests_get_the_errors_of_s3() {
             "Content-Length: 5368709121\r\n",
             Code::EntityTooLarge,
         ),
+        (
+            "PUT /bkt/k",
+            "x-amz-acl: public\r\nContent-Length: 0\r\n",
+            Code::InvalidArgument,
+        ),
+        ("PUT /bkt", "x-amz-acl: Private\r\n", Code::InvalidArgument),
+        ("GET /?max-buckets=0", "", Code::InvalidArgument),
+        ("GET /?max-buckets=10001", "", Code::InvalidArgument),
+        ("GET /?continuation-token=%21", "", Code::InvalidArgument),
         ("GET /bkt?max-keys=x", "", Code::InvalidArgument),
         ("GET /bkt?max-keys=-1", "", Code::InvalidArgument),
         ("GET /bkt?list-type=1", "", Code::InvalidArgument),
@@ -417,8 +526,22 @@ fn version_2_listing_with_encoded_names() {
 #[test]
 fn bucket_listing_and_location() {
     let bucket = BucketName::parse("bkt").unwrap();
+    let listed = |line: &str| {
+        let Operation::ListBuckets(request) = parse(line, "").unwrap() else {
+            panic!("{line}");
+        };
+        let buckets = [(bucket.clone(), CREATED_MS)];
+        String::from_utf8(xml::list_buckets(&request, "here", &buckets, true)).unwrap()
+    };
+    let token = ListObjects::token("bkt");
+    assert!(listed("GET /?prefix=b").ends_with(&format!(
+        "<BucketRegion>here</BucketRegion></Bucket></Buckets><ContinuationToken>{token}\
+             </ContinuationToken><Prefix>b</Prefix></ListAllMyBucketsResult>"
+    )));
+    let all = ListBuckets::default();
+    let buckets = [(bucket, CREATED_MS)];
     assert_eq!(
-        String::from_utf8(xml::list_buckets([(&bucket, CREATED_MS)])).unwrap(),
+        String::from_utf8(xml::list_buckets(&all, "here", &buckets, false)).unwrap(),
         format!(
             "{PROLOG}<ListAllMyBucketsResult {NS}><Owner><ID>prism</ID><DisplayName>prism</DisplayName>\
              </Owner><Buckets><Bucket><Name>bkt</Name>\
@@ -453,8 +576,18 @@ fn location_constraints_are_read_strictly() {
         doctype.as_str(),
         &wrap("<LocationConstraint>&a;</LocationConstraint>"),
         &wrap(&"<a>".repeat(100)),
+        &wrap("<Zone>a</Zone>"),
+        &wrap("<LocationConstraint><a>b</a></LocationConstraint>"),
     ] {
         assert_eq!(read(bad).unwrap_err().code(), Code::MalformedXML, "{bad}");
+    }
+    for not_served in [
+        "<Tags><Tag><Key>a</Key><Value>b</Value></Tag></Tags>",
+        "<Location><Type>AvailabilityZone</Type><Name>z</Name></Location>",
+        "<Bucket><Type>Directory</Type></Bucket>",
+    ] {
+        let error = read(&wrap(not_served)).unwrap_err();
+        assert_eq!(error.code(), Code::NotImplemented, "{not_served}");
     }
     assert!(xml::parse_location_constraint(b"\xff").is_err());
 }

@@ -460,7 +460,7 @@ fn a_browser_may_see_what_a_frontend_answers_itself() {
     for (request, status) in [
         (origin(Request::new("GET", "?versions=")), 200),
         (origin(Request::new("POST", "?delete=")), 400),
-        (origin(Request::new("GET", "?lifecycle=")), 501),
+        (origin(Request::new("GET", "?torrent=")), 501),
         (origin(Request::new("GET", "/missing")), 404),
         (unsigned.into_bytes(), 403),
     ] {

@@ -56,6 +56,10 @@ table! { BUCKET of Op:
         Request::new(DELETE, &["policy"]),
         OfPolicy(OWNER, [DeleteBucketPolicy]), DOCUMENT, ReaderWithAll,
         |_| Ok(Op::DeleteDocument(Document::Policy));
+    GET_POLICY_STATUS "GetBucketPolicyStatus" Op::GetPolicyStatus =>
+        Request::new(GET, &["policyStatus"]),
+        OneOf(READ_OR_OWNER, [GetBucketPolicyStatus]), Skipped, Backend,
+        |_| Ok(Op::GetPolicyStatus);
     LIST_OBJECTS "ListObjects" Op::ListObjects(_) =>
         Request::new(GET, &[]).with(&ListObjects::PARAMETERS),
         OneOf(READ, [ListBucket]), DOCUMENT, ReaderWithAll,

@@ -16,8 +16,10 @@ use crate::policy::actions::Actions;
 const VERSION: &[&str] = &["versionId"];
 
 table! { OBJECT of Op:
+    // s3fs sends the directive when it renames a large file. S3 accepts it.
     CREATE_UPLOAD "CreateMultipartUpload" Op::CreateUpload(_) =>
-        Request::new(POST, &["uploads"]), OneOf(WRITE, [PutObject]), Skipped, Owner,
+        Request::new(POST, &["uploads"]).ignoring(&["metadata-directive"]),
+        OneOf(WRITE, [PutObject]), Skipped, Owner,
         |given| CreateUpload::parse(given).map(Op::CreateUpload);
     UPLOAD_PART "UploadPart" Op::UploadPart(_) =>
         Request::new(PUT, &["uploadId", "partNumber"]),
@@ -52,6 +54,10 @@ table! { OBJECT of Op:
         Request::new(DELETE, &["tagging"]).with(VERSION),
         OfVersion(WRITE, [DeleteObjectTagging], [DeleteObjectVersionTagging]), Skipped, Owner,
         |given| version_id(given).map(|version| Op::DeleteTagging { version });
+    GET_ACL "GetObjectAcl" Op::GetAcl { .. } =>
+        Request::new(GET, &["acl"]).with(VERSION),
+        OfVersion(READ, [GetObjectAcl], [GetObjectVersionAcl]), Skipped, Replica,
+        |given| version_id(given).map(|version| Op::GetAcl { version });
     GET_ATTRIBUTES "GetObjectAttributes" Op::GetAttributes(_) =>
         Request::new(GET, &["attributes"]).with(VERSION),
         OfVersion(

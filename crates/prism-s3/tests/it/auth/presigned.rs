@@ -65,6 +65,22 @@ fn a_presigned_url_counts_for_its_time_its_method_and_its_parameters_only() {
 }
 
 #[test]
+fn the_signature_in_the_url_of_a_preflight_is_not_looked_at() {
+    let fields = headers(&[("Host", "other")]);
+    for target in [
+        format!("{PRESIGNED}&x-amz-meta-a=%0a"),
+        PRESIGNED.replace("=86400", "=x"),
+        "/test.txt?Signature=s&AWSAccessKeyId=k".to_owned(),
+    ] {
+        let known = check("OPTIONS", &target, &fields).unwrap();
+        assert_eq!(known.principal, Principal::Anonymous, "{target}");
+        let head = head("OPTIONS", &target, &fields);
+        let query = Query::parse(head.query()).unwrap();
+        assert_eq!(with_hoisted(&head, &query), Ok(None), "{target}");
+    }
+}
+
+#[test]
 fn malformed_presigned_urls_are_refused() {
     let fields = headers(&[("Host", EXAMPLE_HOST)]);
     let malformed = Code::AuthorizationQueryParametersError;

@@ -68,8 +68,8 @@ refused("NoSuchKey", s3.copy_object, Key="x", CopySource={"Bucket": BUCKET, "Key
 refused("NoSuchBucket", s3.copy_object, Key="x", CopySource={"Bucket": "nowhere", "Key": "none"})
 
 # Tags.
-s3.put_object_tagging(Bucket=BUCKET, Key="x", Tagging={"TagSet": [{"Key": "k &", "Value": "v\u00e9"}]})
-assert s3.get_object_tagging(Bucket=BUCKET, Key="x")["TagSet"] == [{"Key": "k &", "Value": "v\u00e9"}]
+s3.put_object_tagging(Bucket=BUCKET, Key="x", Tagging={"TagSet": [{"Key": "k +", "Value": "v\u00e9"}]})
+assert s3.get_object_tagging(Bucket=BUCKET, Key="x")["TagSet"] == [{"Key": "k +", "Value": "v\u00e9"}]
 assert s3.head_object(Bucket=BUCKET, Key="x").get("TagCount", 1) == 1
 s3.delete_object_tagging(Bucket=BUCKET, Key="x")
 assert s3.get_object_tagging(Bucket=BUCKET, Key="x")["TagSet"] == []
@@ -190,6 +190,10 @@ assert s3.get_bucket_cors(Bucket=BUCKET)["CORSRules"] == [rule]
 asked = {"Origin": "https://a.example.org", "Access-Control-Request-Method": "GET"}
 status, _, headers = fetch(f"{endpoint}/{BUCKET}/once", "OPTIONS", headers=asked)
 assert status == 200 and headers["Access-Control-Allow-Origin"] == "https://a.example.org", headers
+# A browser sends it to the whole presigned URL of the request that follows.
+signed = sign("get_object", {"Bucket": BUCKET, "Key": "once"})
+assert fetch(signed, "OPTIONS", headers=asked)[0] == 200
+assert fetch(signed, "OPTIONS")[0] == 400
 assert fetch(f"{endpoint}/{BUCKET}/once", "OPTIONS", headers=dict(asked, Origin="https://evil.test"))[0] == 403
 _, _, headers = fetch(sign("get_object", {"Bucket": BUCKET, "Key": "once"}), headers={"Origin": "https://a.example.org"})
 assert headers["Access-Control-Expose-Headers"] == "ETag" and headers["Vary"].startswith("Origin"), headers
@@ -209,7 +213,7 @@ for _ in range(5):
     assert fetch(plain)[:2] == (200, b"third")
 assert fetch(f"{endpoint}/{BUCKET}/race")[0] == 403 and fetch(f"{endpoint}/{BUCKET}")[0] == 403
 assert fetch(plain, "PUT", b"evil")[0] == 403 and fetch(plain, "DELETE")[0] == 403
-unknown = json.dumps({"Statement": [dict(statement, Action="s3:GetObjectAcl")]})
+unknown = json.dumps({"Statement": [dict(statement, Action="s3:RestoreObject")]})
 refused("NotImplemented", s3.put_bucket_policy, Policy=unknown)
 denial = json.dumps({"Statement": [dict(statement, Effect="Deny")]})
 s3.put_bucket_policy(Bucket=BUCKET, Policy=denial)
@@ -220,9 +224,62 @@ s3.delete_bucket_policy(Bucket=BUCKET)
 time.sleep(1.1)
 assert fetch(plain)[0] == 403
 
+# A page adds parameters of its own; those of S3 are never ignored.
+s3.put_bucket_policy(Bucket=BUCKET, Policy=policy)
+time.sleep(1.1)
+for query in ("ver=6.5", "_=1700000000", "utm_source=x", "v"):
+    assert fetch(f"{plain}?{query}")[:2] == (200, b"third"), query
+assert fetch(f"{plain}?torrent")[0] == 501
+assert s3.get_bucket_policy_status(Bucket=BUCKET)["PolicyStatus"]["IsPublic"] is True
+s3.delete_bucket_policy(Bucket=BUCKET)
+
+# Configurations that no bucket has, as Terraform reads them of each bucket.
+for code, operation in [
+    ("NoSuchBucketPolicy", s3.get_bucket_policy_status),
+    ("NoSuchTagSet", s3.get_bucket_tagging),
+    ("NoSuchLifecycleConfiguration", s3.get_bucket_lifecycle_configuration),
+    ("NoSuchWebsiteConfiguration", s3.get_bucket_website),
+    ("ReplicationConfigurationNotFoundError", s3.get_bucket_replication),
+    ("ObjectLockConfigurationNotFoundError", s3.get_object_lock_configuration),
+    ("NoSuchPublicAccessBlockConfiguration", s3.get_public_access_block),
+    ("ServerSideEncryptionConfigurationNotFoundError", s3.get_bucket_encryption),
+]:
+    refused(code, operation)
+for acl in (s3.get_bucket_acl(Bucket=BUCKET), s3.get_object_acl(Bucket=BUCKET, Key="once")):
+    assert acl["Owner"]["ID"] == "prism" and len(acl["Grants"]) == 1, acl
+    grant = acl["Grants"][0]
+    assert (grant["Grantee"]["ID"], grant["Grantee"]["Type"], grant["Permission"]) == ("prism", "CanonicalUser", "FULL_CONTROL")
+assert s3.get_bucket_request_payment(Bucket=BUCKET)["Payer"] == "BucketOwner"
+rules = s3.get_bucket_ownership_controls(Bucket=BUCKET)["OwnershipControls"]["Rules"]
+assert rules == [{"ObjectOwnership": "BucketOwnerEnforced"}], rules
+assert "Status" not in s3.get_bucket_accelerate_configuration(Bucket=BUCKET)
+assert "LoggingEnabled" not in s3.get_bucket_logging(Bucket=BUCKET)
+assert "TopicConfigurations" not in s3.get_bucket_notification_configuration(Bucket=BUCKET)
+assert "MetricsConfigurationList" not in s3.list_bucket_metrics_configurations(Bucket=BUCKET)
+for operation in (
+    s3.delete_bucket_tagging,
+    s3.delete_bucket_lifecycle,
+    s3.delete_bucket_website,
+    s3.delete_bucket_encryption,
+    s3.delete_public_access_block,
+):
+    operation(Bucket=BUCKET)
+
+# Buckets page by page.
+pages = list(s3.get_paginator("list_buckets").paginate(PaginationConfig={"PageSize": 1}))
+names = [bucket["Name"] for page in pages for bucket in page["Buckets"]]
+assert len(pages) == len(names) and names == sorted(names) and {BUCKET, "other"} <= set(names), names
+assert [b["Name"] for b in s3.list_buckets(Prefix="othe")["Buckets"]] == ["other"]
+
 # What there is not is said.
 assert "Status" not in s3.get_bucket_versioning(Bucket=BUCKET)
-refused("NotImplemented", s3.get_bucket_acl)
+refused("NotImplemented", s3.put_bucket_acl, ACL="public-read")
+tags = {"Tags": [{"Key": "cost", "Value": "centre"}]}
+refused("NotImplemented", s3.create_bucket, Bucket="tagged", CreateBucketConfiguration=tags)
+elsewhere = {"LocationConstraint": "eu-west-1"}
+refused("IllegalLocationConstraintException", s3.create_bucket, Bucket="elsewhere", CreateBucketConfiguration=elsewhere)
+source = f"{BUCKET}/once"
+refused("NotImplemented", s3.copy_object, Key="k", CopySource=source, ExpectedSourceBucketOwner="9")
 refused("InvalidArgument", s3.get_object, Key="once", VersionId="3")
 assert s3.get_bucket_location(Bucket=BUCKET)["LocationConstraint"] is None
 for bucket in (BUCKET, "other"):

@@ -32,6 +32,7 @@ const fn sending(case: Case, body: &'static [u8]) -> Case {
 const READ: &[&str] = &["read", "both"];
 const WRITE: &[&str] = &["write", "both"];
 const OWNER: &[&str] = &["owner"];
+const READ_OR_OWNER: &[&str] = &["read", "owner", "both"];
 const ANY: &[&str] = &["read", "write", "owner", "both"];
 
 const VERSIONING: &[u8] = b"<VersioningConfiguration><Status>Suspended</Status>\
@@ -56,7 +57,12 @@ pub const CASES: &[Case] = &[
     case("GET", "?versions", READ),
     case("HEAD", "", ANY),
     case("GET", "?location", ANY),
-    case("GET", "?versioning", &["read", "owner", "both"]),
+    case("GET", "?versioning", READ_OR_OWNER),
+    case("GET", "?acl", READ_OR_OWNER),
+    case("GET", "?lifecycle", READ_OR_OWNER),
+    case("GET", "?policyStatus", READ_OR_OWNER),
+    case("DELETE", "?lifecycle", OWNER),
+    case("GET", "/KEY?acl", READ),
     case("GET", "?uploads", WRITE),
     case("PUT", "/KEY", WRITE),
     sending(case("PUT", "/KEY?tagging", WRITE), TAGS),

@@ -136,7 +136,8 @@ for status, request, more in [
     (400, ("PUT", "/edges", "cors="), {"body": b"no rules"}),
     (404, ("GET", "/edges/missing"), {}),
     (403, ("GET", "/edges/meta"), {"signed": False}),
-    (501, ("GET", "/edges", "lifecycle="), {}),
+    (404, ("GET", "/edges", "lifecycle="), {}),
+    (501, ("GET", "/edges", "torrent="), {}),
 ]:
     more = {"headers": ORIGIN, **more}
     answer, _ = expect(status, b"", *request, **more)
