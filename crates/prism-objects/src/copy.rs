@@ -221,7 +221,7 @@ impl Objects {
             md5: is_md5.then(|| meta.etag.clone()),
             headers: stored_headers(&object)?,
             tags: meta::tags(meta),
-            checksum: meta::checksum(meta).map(|(algorithm, ..)| algorithm),
+            checksum: meta::checksum(&meta.headers).map(|(algorithm, ..)| algorithm),
             version: object.version.map(|id| id.to_string()),
             from: Origin::Here(Box::new(LocalObject::new(object, at, end))),
         })

@@ -204,7 +204,7 @@ fn completed_before(
             }
             let completed = Completed {
                 etag: object.meta.etag.clone(),
-                checksum: meta::checksum(&object.meta),
+                checksum: meta::checksum(&object.meta.headers),
             };
             Ok((completed, object.version))
         }
