@@ -74,10 +74,9 @@ impl Objects {
             tags: copy.tags.as_ref().unwrap_or(&source.tags).clone(),
             conditions: copy.conditions.clone(),
         };
-        let expected = match copy.checksum.or(source.checksum) {
-            Some(algorithm) => Expected::default().want(algorithm)?,
-            None => Expected::default(),
-        };
+        let algorithm = copy.checksum.or(source.checksum);
+        let algorithm = algorithm.unwrap_or(Algorithm::DEFAULT);
+        let expected = Expected::default().or_computed(algorithm);
         let room = self.room_for_object(object, source.len).await?;
         let object = object.clone();
         let len = source.len;

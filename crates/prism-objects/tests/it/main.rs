@@ -9,6 +9,7 @@
 )]
 
 mod buckets;
+mod checksums;
 mod memory;
 mod multipart;
 mod nodes;
