@@ -33,7 +33,7 @@ pub(crate) fn read(
     let found = found.in_s3()?.ok_or(Code::NoSuchKey)?;
     let meta = &found.meta;
     let parts = wanted.parts.then(|| parts(&found, wanted)).flatten();
-    let checksum = meta::checksum(meta);
+    let checksum = meta::checksum(&meta.headers);
     let checksum = checksum.as_ref();
     let parts = parts.as_ref();
     Answer::xml(xml::attributes(

@@ -74,10 +74,9 @@ impl Objects {
             tags: copy.tags.as_ref().unwrap_or(&source.tags).clone(),
             conditions: copy.conditions.clone(),
         };
-        let expected = match copy.checksum.or(source.checksum) {
-            Some(algorithm) => Expected::default().want(algorithm)?,
-            None => Expected::default(),
-        };
+        let algorithm = copy.checksum.or(source.checksum);
+        let algorithm = algorithm.unwrap_or(Algorithm::DEFAULT);
+        let expected = Expected::default().or_computed(algorithm);
         let room = self.room_for_object(object, source.len).await?;
         let object = object.clone();
         let len = source.len;
@@ -224,7 +223,7 @@ impl Objects {
             md5: is_md5.then(|| meta.etag.clone()),
             headers: stored_headers(&object)?,
             tags: meta::tags(meta),
-            checksum: meta::checksum(meta).map(|(algorithm, ..)| algorithm),
+            checksum: meta::checksum(&meta.headers).map(|(algorithm, ..)| algorithm),
             version: object.version.map(|id| id.to_string()),
             from: Origin::Here(Box::new(LocalObject::new(object, at, end))),
         })

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use prism_http::ResponseHead;
-use prism_s3::{BodyDigest, Code, Expected, S3Error, xml};
+use prism_s3::{BodyDigest, Code, Expected, ObjectOperation, Operation, S3Error, xml};
 use prism_service::{BodyFailure, Exchange, set};
 
 use crate::answer::{Answer, Failure, request_id};
@@ -56,7 +56,15 @@ async fn read_verified(
     if exchange.left_bytes().is_some_and(|left| left > max) {
         return Err(Code::EntityTooLarge.into());
     }
-    let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
+    let headers = request.head.headers();
+    let payload = &request.meaning.payload;
+    let expected = match request.meaning.operation {
+        // The checksum is that of the object, which `multipart.rs` compares.
+        Operation::Object(_, ObjectOperation::CompleteUpload(_)) => {
+            Expected::without_checksum(headers, payload)?
+        }
+        _ => Expected::from_request(headers, payload)?,
+    };
     let bytes = exchange
         .read_to_end(max)
         .await

@@ -188,7 +188,7 @@ fn describe_more(
     match part {
         // A node that copies a range needs to know the algorithm too.
         None if selection.range.is_none() || request.is_for_node => {
-            if let Some((algorithm, value, kind)) = meta::checksum(&object.meta) {
+            if let Some((algorithm, value, kind)) = meta::checksum(&object.meta.headers) {
                 set(head, algorithm.header(), value)?;
                 set(head, TYPE_HEADER, kind.as_str())?;
             }

@@ -21,10 +21,13 @@ use crate::bodies::store_condition;
 use crate::objects::Objects;
 use crate::request::{Call, Request};
 
+/// The checksum of an object, and its type.
+type WholeChecksum = (Algorithm, String, ChecksumType);
+
 /// The object that an upload becomes.
 struct Completed {
     etag: String,
-    checksum: Option<(Algorithm, String, ChecksumType)>,
+    checksum: Option<WholeChecksum>,
 }
 
 /// The upload that a client names. An impossible name is that of no upload.
@@ -121,7 +124,7 @@ impl Objects {
     }
 
     /// Begins a part of `length` bytes, if that is known. Adds the checksum that the upload
-    /// wants to `expected`.
+    /// wants, or the default one, to `expected`.
     pub(crate) async fn begin_part(
         &self,
         object: &ObjectRef,
@@ -137,7 +140,7 @@ impl Objects {
             let upload = store.uploads().get(name).in_s3()?;
             let expected = match checksum_wanted(&upload.meta) {
                 Some((algorithm, _)) => expected.want(algorithm)?,
-                None => expected,
+                None => expected.or_computed(Algorithm::DEFAULT),
             };
             let writer = store.uploads().begin_part(name, number, length);
             Ok((writer.in_s3()?, expected))
@@ -167,13 +170,14 @@ fn complete_here(
     let name = named_upload(object, &complete.upload)?;
     let upload = match store.uploads().get(name) {
         Ok(upload) => upload,
-        Err(Error::NoSuchUpload) => return completed_before(store, name, &wanted),
+        Err(Error::NoSuchUpload) => return completed_before(store, name, &wanted, complete),
         Err(error) => return Err(store_error(&error)),
     };
     let (parts, _) = store.uploads().parts(name, 0, MAX_PARTS.into()).in_s3()?;
     let parts = chosen(parts, &wanted)?;
     check_sizes(&parts, complete)?;
-    let completed = describe(&upload, &parts, complete)?;
+    let completed = describe(&upload, &parts)?;
+    check_checksum(completed.checksum.as_ref(), complete)?;
     let mut meta = without_checksum_wanted(upload.meta);
     meta.etag.clone_from(&completed.etag);
     meta.created_ms = now_ms();
@@ -192,7 +196,7 @@ fn complete_here(
     match done {
         Ok(committed) => Ok((completed, committed.version)),
         // Another request was faster, perhaps this client's first try.
-        Err(Error::NoSuchUpload) => completed_before(store, name, &wanted),
+        Err(Error::NoSuchUpload) => completed_before(store, name, &wanted, complete),
         Err(error) => Err(conditions_error(&complete.conditions, &error)),
     }
 }
@@ -202,6 +206,7 @@ fn completed_before(
     store: &Store,
     name: UploadName<'_>,
     wanted: &[CompletedPart],
+    complete: &CompleteUpload,
 ) -> Result<(Completed, Option<VersionId>), S3Error> {
     match store.get(name.bucket, name.key).in_s3()? {
         Some(object) if matches!(&object.body, Body::Parts(p) if p.upload() == name.id) => {
@@ -210,8 +215,9 @@ fn completed_before(
             }
             let completed = Completed {
                 etag: object.meta.etag.clone(),
-                checksum: meta::checksum(&object.meta),
+                checksum: meta::checksum(&object.meta.headers),
             };
+            check_checksum(completed.checksum.as_ref(), complete)?;
             Ok((completed, object.version))
         }
         _ => Err(Code::NoSuchUpload.into()),
@@ -260,55 +266,69 @@ fn check_sizes(parts: &[Part], complete: &CompleteUpload) -> Result<(), S3Error>
 }
 
 /// ETag and checksum of the whole, computed from its parts.
-fn describe(
-    upload: &Upload,
-    parts: &[Part],
-    complete: &CompleteUpload,
-) -> Result<Completed, S3Error> {
+fn describe(upload: &Upload, parts: &[Part]) -> Result<Completed, S3Error> {
     let etag = etag_of_parts(parts.iter().map(|part| part.meta.etag.as_str()));
-    let checksum = checksum_wanted(&upload.meta)
-        .map(|(algorithm, kind)| whole_checksum(algorithm, kind, parts))
-        .transpose()?;
-    let bad = |message| Err(Code::InvalidRequest.with_message(message));
-    match (&checksum, complete.checksum_type) {
-        (Some((_, _, kind)), Some(claimed)) if *kind != claimed => {
-            return bad("The upload was not begun with this checksum type.");
-        }
-        _ => {}
-    }
-    match (&checksum, &complete.checksum) {
-        (_, None) => {}
-        (Some((algorithm, value, _)), Some((claimed, claim))) if algorithm == claimed => {
-            // Some clients omit the number of parts.
-            let bare = value
-                .split_once('-')
-                .map_or(value.as_str(), |(bare, _)| bare);
-            if claim != value && claim != bare {
-                return Err(Code::BadDigest.into());
-            }
-        }
-        _ => return bad("The upload was not begun with this checksum algorithm."),
-    }
     Ok(Completed {
         etag: etag.ok_or(Code::InternalError)?,
-        checksum,
+        checksum: whole_checksum(upload, parts)?,
     })
 }
 
-fn whole_checksum(
-    algorithm: Algorithm,
-    kind: ChecksumType,
-    parts: &[Part],
-) -> Result<(Algorithm, String, ChecksumType), S3Error> {
-    let sums: Vec<(String, u64)> = parts
+/// The checksum of the whole, computed from those of its parts. An upload that began without an
+/// algorithm has the default one, or none if the client gave another with a part.
+fn whole_checksum(upload: &Upload, parts: &[Part]) -> Result<Option<WholeChecksum>, S3Error> {
+    let wanted = checksum_wanted(&upload.meta);
+    let (algorithm, kind) = wanted.unwrap_or((Algorithm::DEFAULT, ChecksumType::FullObject));
+    let sums: Option<Vec<(String, u64)>> = parts
         .iter()
-        .filter_map(|part| Some((part_checksum(&part.meta.headers)?.1, part.len)))
+        .map(|part| {
+            let (of, sum) = part_checksum(&part.meta.headers)?;
+            (of == algorithm).then_some((sum, part.len))
+        })
         .collect();
-    let given = sums.iter().map(|(sum, len)| (sum.as_str(), *len));
-    let whole = if sums.len() == parts.len() {
-        algorithm.of_parts(kind, given)
-    } else {
-        None
+    let whole = sums.and_then(|sums| {
+        let sums = sums.iter().map(|(sum, len)| (sum.as_str(), *len));
+        algorithm.of_parts(kind, sums)
+    });
+    match whole {
+        Some(whole) => Ok(Some((algorithm, whole, kind))),
+        None if wanted.is_none() => Ok(None),
+        None => Err(Code::InternalError.into()),
+    }
+}
+
+/// Compares the object's checksum with the one that the client announces, as far as it does.
+fn check_checksum(
+    checksum: Option<&WholeChecksum>,
+    complete: &CompleteUpload,
+) -> Result<(), S3Error> {
+    let invalid = |message| Err(Code::InvalidRequest.with_message(message));
+    if let (Some((_, _, kind)), Some(announced)) = (checksum, complete.checksum_type)
+        && *kind != announced
+    {
+        let kind = kind.as_str();
+        return invalid(format!(
+            "The checksum type of this upload is {kind}. Name the same one."
+        ));
+    }
+    let Some((algorithm, announced)) = &complete.checksum else {
+        return Ok(());
     };
-    Ok((algorithm, whole.ok_or(Code::InternalError)?, kind))
+    let name = algorithm.name();
+    let value = match checksum {
+        Some((of, value, _)) if of == algorithm => value,
+        _ => {
+            return invalid(format!(
+                "The upload was not begun with the checksum algorithm {name}."
+            ));
+        }
+    };
+    // Some clients omit the number of parts.
+    let (bare, _) = value.split_once('-').unwrap_or((value, ""));
+    if announced == value || announced == bare {
+        Ok(())
+    } else {
+        let message = format!("The {name} of the object is {value}, not the announced one.");
+        Err(Code::BadDigest.with_message(message))
+    }
 }

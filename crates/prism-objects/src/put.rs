@@ -2,8 +2,12 @@
 
 use prism_replicas::StoreResult;
 use prism_replicas::delete::{conditions_error, holds};
+use prism_s3::integrity::TYPE_HEADER;
 use prism_s3::op::{PutObject, UploadPart};
-use prism_s3::{Code, Conditions, Expected, ObjectRef, S3Error, quoted};
+use prism_s3::{
+    Algorithm, ChecksumType, Code, Conditions, Expected, ObjectOperation, ObjectRef, Operation,
+    S3Error, quoted,
+};
 use prism_service::Exchange;
 
 use crate::answer::{Answer, Failure};
@@ -21,9 +25,15 @@ impl Objects {
         let stored = self.bodies.store(call, pipe.await).await?;
         let answer = Answer::empty(200).with_version(stored.committed.version)?;
         let answer = answer.with("ETag", quoted(&stored.digests.etag()))?;
-        Ok(match &stored.digests.checksum {
-            Some((name, value)) => answer.with(name, value)?,
-            None => answer,
+        let Some((name, value)) = &stored.digests.checksum else {
+            return Ok(answer);
+        };
+        let answer = answer.with(name, value)?;
+        Ok(match call.request.meaning.operation {
+            Operation::Object(_, ObjectOperation::Put(_)) => {
+                answer.with(TYPE_HEADER, ChecksumType::FullObject.as_str())?
+            }
+            _ => answer,
         })
     }
 
@@ -35,6 +45,7 @@ impl Objects {
         put: &PutObject,
     ) -> Result<Pipe, S3Error> {
         let expected = Expected::from_request(request.head.headers(), &request.meaning.payload)?;
+        let expected = expected.or_computed(Algorithm::DEFAULT);
         if !put.conditions.is_empty() {
             self.conditions_hold_now(object, &put.conditions).await?;
         }

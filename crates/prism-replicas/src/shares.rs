@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use prism_cluster::View;
-use prism_s3::S3Error;
 use prism_s3::list::{Item, common_prefix};
+use prism_s3::{Algorithm, ChecksumType, S3Error};
 use prism_store::{Position, Step, Store, UploadId, VersionPosition};
 
 use crate::delete::named;
 use crate::errors::StoreResult;
-use crate::meta::checksum_wanted;
+use crate::meta::{checksum, checksum_wanted};
 use crate::question::{ListShare, ListWanted};
 use crate::replication::Replication;
 
@@ -90,6 +90,7 @@ pub(crate) fn objects(
             len: entry.len,
             etag: entry.etag,
             created_ms: entry.created_ms,
+            checksum: checksum_of(&entry.headers),
         })
     });
     scanned.in_s3()?;
@@ -115,6 +116,7 @@ pub(crate) fn versions(
             id: entry.id.to_string(),
             is_latest: entry.is_latest,
             created_ms: entry.created_ms,
+            checksum: checksum_of(&entry.headers),
             object: (!entry.is_marker).then_some((entry.etag, entry.len)),
         })
     });
@@ -154,8 +156,7 @@ pub(crate) fn uploads(
                 Item::Upload {
                     id: upload.id.to_string(),
                     created_ms: upload.meta.created_ms,
-                    checksum: checksum
-                        .map(|(a, kind)| (a.name().to_owned(), kind.as_str().to_owned())),
+                    checksum: checksum.map(|(algorithm, kind)| names_of(algorithm, kind)),
                 }
             });
             match step {
@@ -168,4 +169,14 @@ pub(crate) fn uploads(
             return Ok(listing.share);
         }
     }
+}
+
+/// Algorithm and type of the checksum of an object with these headers.
+fn checksum_of(headers: &[(String, String)]) -> Option<(String, String)> {
+    let found = checksum(headers);
+    found.map(|(algorithm, _, kind)| names_of(algorithm, kind))
+}
+
+fn names_of(algorithm: Algorithm, kind: ChecksumType) -> (String, String) {
+    (algorithm.name().to_owned(), kind.as_str().to_owned())
 }

@@ -55,6 +55,10 @@ impl ChecksumType {
 }
 
 impl Algorithm {
+    /// The checksum of new objects whose client gives none and asks for none. Its type is
+    /// [`ChecksumType::FullObject`].
+    pub const DEFAULT: Self = Self::Crc64Nvme;
+
     /// All of them.
     pub const ALL: [Self; 5] = [
         Self::Crc32,
@@ -142,9 +146,12 @@ impl Algorithm {
     /// Reads the value of a header or element.
     ///
     /// # Errors
-    /// `InvalidDigest`.
+    /// `InvalidRequest`.
     pub fn decode(self, text: &str) -> Result<Vec<u8>, S3Error> {
-        base64(text, self.bytes())
+        base64(text, self.bytes()).ok_or_else(|| {
+            let message = format!("Value for {} header is invalid.", self.header());
+            Code::InvalidRequest.with_message(message)
+        })
     }
 
     /// The checksum of an object whose parts have these checksums, in the form of headers, and
@@ -184,23 +191,31 @@ pub(crate) fn in_headers(headers: &Headers) -> Result<Option<(Algorithm, Vec<u8>
     given.transpose()
 }
 
-/// The checksum in the headers of a request for the whole object, not decoded: a composite one is
-/// no plain value.
+/// The checksum in the headers of a request for the whole object, as the client writes it. A
+/// composite one may end with a hyphen and the number of parts.
 ///
 /// # Errors
-/// `InvalidRequest` for several, `NotImplemented` for an unknown algorithm.
+/// `InvalidRequest` for several or a malformed one, `NotImplemented` for an unknown algorithm.
 pub fn of_object(headers: &Headers) -> Result<Option<(Algorithm, String)>, S3Error> {
-    Ok(given(headers)?.map(|(algorithm, text)| (algorithm, text.to_owned())))
+    let Some((algorithm, text)) = given(headers)? else {
+        return Ok(None);
+    };
+    let (value, _) = text.split_once('-').unwrap_or((text, ""));
+    algorithm.decode(value)?;
+    Ok(Some((algorithm, text.to_owned())))
+}
+
+/// Whether a header, in lower case, has a checksum's value, of a known algorithm or not.
+pub(crate) fn has_value(name: &str) -> bool {
+    let kind = name.strip_prefix(PREFIX);
+    kind.is_some_and(|kind| !matches!(kind, "mode" | "type" | "algorithm"))
 }
 
 fn given(headers: &Headers) -> Result<Option<(Algorithm, &str)>, S3Error> {
     let mut found = None;
     for (name, _) in headers.iter() {
         let name = name.to_ascii_lowercase();
-        let Some(kind) = name.strip_prefix(PREFIX) else {
-            continue;
-        };
-        if matches!(kind, "mode" | "type" | "algorithm") {
+        if !has_value(&name) {
             continue;
         }
         let algorithm = Algorithm::from_header(&name).ok_or_else(|| {
@@ -219,10 +234,9 @@ pub(crate) fn more_than_one() -> S3Error {
 }
 
 /// Reads a digest of so many bytes.
-pub(crate) fn base64(text: &str, bytes: usize) -> Result<Vec<u8>, S3Error> {
+pub(crate) fn base64(text: &str, bytes: usize) -> Option<Vec<u8>> {
     let digest = BASE64.decode(text.as_bytes()).ok();
-    let digest = digest.filter(|digest| digest.len() == bytes);
-    digest.ok_or_else(|| Code::InvalidDigest.into())
+    digest.filter(|digest| digest.len() == bytes)
 }
 
 /// A checksum that is being computed.
@@ -326,5 +340,13 @@ mod tests {
         assert!(in_headers(&headers).is_err());
         headers.append("x-amz-checksum-sha1", "").unwrap();
         assert!(of_object(&headers).is_err());
+        for malformed in ["", "x-3", "AAAAAA-3", "-3"] {
+            let mut headers = Headers::new();
+            headers.append("x-amz-checksum-crc32", malformed).unwrap();
+            let error = of_object(&headers).unwrap_err();
+            assert_eq!(error.code(), Code::InvalidRequest, "{malformed}");
+            let message = "Value for x-amz-checksum-crc32 header is invalid.";
+            assert_eq!(error.message(), message);
+        }
     }
 }

@@ -55,7 +55,7 @@ codes! {
     InvalidAccessKeyId 403 "The access key is not known.",
     InvalidArgument 400 "An argument is invalid.",
     InvalidBucketName 400 "The bucket name is not valid.",
-    InvalidDigest 400 "A digest or checksum header is malformed.",
+    InvalidDigest 400 "Content-MD5 is not the Base64 of 16 bytes.",
     InvalidLocationConstraint 400 "The location constraint is not valid.",
     InvalidPart 400 "A part of the upload is missing, or its ETag is another.",
     InvalidPartNumber 416 "The object does not have that many parts.",

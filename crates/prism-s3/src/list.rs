@@ -296,6 +296,9 @@ pub enum Item {
         etag: String,
         /// When it was made, in milliseconds since the Unix epoch.
         created_ms: u64,
+        /// Algorithm and type of its checksum.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        checksum: Option<(String, String)>,
     },
     /// All keys that begin with the name.
     Prefix,
@@ -318,6 +321,9 @@ pub enum Item {
         created_ms: u64,
         /// ETag and length; `None` for a delete marker.
         object: Option<(String, u64)>,
+        /// Algorithm and type of its checksum.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        checksum: Option<(String, String)>,
     },
 }
 

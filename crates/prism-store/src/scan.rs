@@ -201,5 +201,6 @@ fn entry(key: String, record: Record, is_latest: bool) -> Entry {
         len: record.len,
         etag: record.meta.etag,
         created_ms: record.meta.created_ms,
+        headers: record.meta.headers,
     }
 }

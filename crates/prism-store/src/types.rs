@@ -277,6 +277,8 @@ pub struct Entry {
     pub etag: String,
     /// As given at commit, in milliseconds since the Unix epoch.
     pub created_ms: u64,
+    /// As given at commit: [`ObjectMeta::headers`].
+    pub headers: Vec<(String, String)>,
 }
 
 /// The result of a deletion where versions are kept.

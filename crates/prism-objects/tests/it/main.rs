@@ -9,6 +9,7 @@
 )]
 
 mod buckets;
+mod checksums;
 mod configurations;
 mod memory;
 mod multipart;

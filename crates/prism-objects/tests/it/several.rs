@@ -27,6 +27,7 @@ fn an_object_is_the_same_at_every_node() {
     for client in &mut clients {
         let listed = client.send("GET /bkt?list-type=2", &[], &[]);
         assert_eq!(listed.elements("Key").len(), 30, "{}", listed.text());
+        assert_eq!(listed.elements("ChecksumAlgorithm"), ["CRC64NVME"; 30]);
     }
     assert_eq!(clients[1].send("DELETE /bkt/k7", &[], &[]).status, 204);
     for client in &mut clients {

@@ -10,6 +10,7 @@ use super::header::{
     Authorization, OfUrl, Signed, other_mechanism, parse_credential, parse_signature, parse_signed,
 };
 use crate::canonical::{ALGORITHM, UNSIGNED};
+use crate::checksum::has_value;
 use crate::query::{Query, is_amz};
 use crate::time::parse_iso_basic;
 use crate::{Code, S3Error};
@@ -40,8 +41,9 @@ fn is(name: &str, other: &str) -> bool {
 /// Moves the headers in a presigned query to its head. A client may put headers into the query,
 /// where the signature covers them; they count like other headers. A header that the head
 /// already has stays. The body's hash is moved too, so that its reader finds it in one place.
-/// Forwarding the request in this form or as it came has the same result. `None` if there are no
-/// such headers, and for a preflight, whose query is that of the request that follows.
+/// Checksums are not moved: S3 reads them from headers only, and SDKs presign that of an empty
+/// body. Forwarding the request in this form or as it came has the same result. `None` if there
+/// are no such headers, and for a preflight, whose query is that of the request that follows.
 ///
 /// # Errors
 /// `InvalidRequest` for a parameter that cannot be a header, `MetadataTooLarge` for more headers
@@ -54,8 +56,12 @@ pub fn with_hoisted(head: &RequestHead, query: &Query) -> Result<Option<RequestH
         let mut own = OWN.iter().filter(|own| **own != CONTENT);
         own.any(|own| is(own, name))
     };
+    let is_header = |name: &str| {
+        let is_checksum = has_value(&name.to_ascii_lowercase());
+        is_amz(name) && !own(name) && !is_checksum
+    };
     let mut extra = Headers::new();
-    for (name, value) in query.iter().filter(|(name, _)| is_amz(name) && !own(name)) {
+    for (name, value) in query.iter().filter(|(name, _)| is_header(name)) {
         if head.headers().get(name).is_none() {
             extra.append(name, value).map_err(|_| {
                 Code::InvalidRequest

@@ -38,13 +38,7 @@ impl Expected {
     /// `InvalidDigest` or `InvalidRequest` for malformed or repeated headers,
     /// `NotImplemented` for an unknown algorithm.
     pub fn from_request(headers: &Headers, payload: &Payload) -> Result<Self, S3Error> {
-        let md5 = single(headers, "content-md5")?
-            .map(|v| base64(v, 16))
-            .transpose()?;
-        let sha256 = match payload {
-            Payload::Sha256(hash) => Some(*hash),
-            Payload::Unsigned | Payload::Streaming(_) => None,
-        };
+        let mut expected = Self::without_checksum(headers, payload)?;
         let in_head = in_headers(headers)?.map(|(a, value)| (a, Checksum::Known(value)));
         let in_trailer = announced_trailer(headers)?.map(|a| (a, Checksum::InTrailer));
         let has_trailer = matches!(payload, Payload::Streaming(s) if s.trailer);
@@ -55,18 +49,40 @@ impl Expected {
         if in_head.is_some() && in_trailer.is_some() {
             return Err(more_than_one());
         }
+        expected.checksum = in_head.or(in_trailer);
+        Ok(expected)
+    }
+
+    /// Reads `Content-MD5` and the signed hash only, for a request whose checksum is about an
+    /// object and not about the body.
+    ///
+    /// # Errors
+    /// `InvalidDigest`, or `InvalidRequest` for a repeated header.
+    pub fn without_checksum(headers: &Headers, payload: &Payload) -> Result<Self, S3Error> {
+        let md5 = single(headers, "content-md5")?;
+        let md5 = md5.map(|text| base64(text, 16).ok_or(Code::InvalidDigest));
+        let sha256 = match payload {
+            Payload::Sha256(hash) => Some(*hash),
+            Payload::Unsigned | Payload::Streaming(_) => None,
+        };
         Ok(Self {
-            md5,
+            md5: md5.transpose()?,
             sha256,
-            checksum: in_head.or(in_trailer),
+            checksum: None,
         })
+    }
+
+    /// Has this checksum computed if the client gave none.
+    pub fn or_computed(mut self, algorithm: Algorithm) -> Self {
+        self.checksum.get_or_insert((algorithm, Checksum::Wanted));
+        self
     }
 
     /// Has this checksum computed if the client gave none.
     ///
     /// # Errors
     /// `InvalidRequest` if the client gave another.
-    pub fn want(mut self, wanted: Algorithm) -> Result<Self, S3Error> {
+    pub fn want(self, wanted: Algorithm) -> Result<Self, S3Error> {
         match &self.checksum {
             Some((given, _)) if *given != wanted => {
                 let wanted = wanted.name();
@@ -74,11 +90,7 @@ impl Expected {
                 let message = format!("Expecting a checksum of type {wanted}, not {given}.");
                 Err(Code::InvalidRequest.with_message(message))
             }
-            Some(_) => Ok(self),
-            None => {
-                self.checksum = Some((wanted, Checksum::Wanted));
-                Ok(self)
-            }
+            _ => Ok(self.or_computed(wanted)),
         }
     }
 
@@ -240,13 +252,13 @@ mod tests {
             }
             let bad = digest_of(name, &value, &[b"123456780"]);
             assert_eq!(bad.unwrap_err().code(), Code::BadDigest, "{name}");
+            let malformed = match name {
+                "Content-MD5" => Code::InvalidDigest,
+                _ => Code::InvalidRequest,
+            };
             for junk in ["", "junk", "AAAAAA", "AAAAAAAAAAAA"] {
                 let got = digest_of(name, junk, &[]);
-                assert_eq!(
-                    got.unwrap_err().code(),
-                    Code::InvalidDigest,
-                    "{name} {junk}"
-                );
+                assert_eq!(got.unwrap_err().code(), malformed, "{name} {junk}");
             }
         }
     }
@@ -263,9 +275,15 @@ mod tests {
         headers.append("x-amz-checksum-crc32", "y/Q5Jg==").unwrap();
         let given = Expected::from_request(&headers, &Payload::Unsigned).unwrap();
         assert!(given.is_checked() && given.clone().want(Algorithm::Sha1).is_err());
+        let kept = given.clone().or_computed(Algorithm::DEFAULT);
+        assert_eq!(kept, given);
         let mut digest = BodyDigest::new(given.want(Algorithm::Crc32).unwrap());
         digest.update(b"else");
         assert_eq!(digest.finish().unwrap_err().code(), Code::BadDigest);
+        let of_object = Expected::without_checksum(&headers, &Payload::Unsigned).unwrap();
+        let mut digest = BodyDigest::new(of_object);
+        digest.update(b"else");
+        assert_eq!(digest.finish().unwrap().checksum, None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::parts::write_checksum;
 use super::requests::DeleteTarget;
 use super::write::{Document, document};
-use crate::checksum::Algorithm;
+use crate::checksum::{Algorithm, ChecksumType};
 use crate::tags::Tags;
 use crate::{BucketName, ListBuckets, ListObjects, S3Error};
 
@@ -61,7 +61,8 @@ pub fn location(region: &str) -> Vec<u8> {
     })
 }
 
-/// `CopyObjectResult` or `CopyPartResult`. The `etag` has no quotes.
+/// `CopyObjectResult` or `CopyPartResult`. The `etag` has no quotes. The checksum is that of the
+/// bytes.
 pub fn copy_result(
     is_part: bool,
     etag: &str,
@@ -77,6 +78,9 @@ pub fn copy_result(
         doc.time("LastModified", created_ms);
         doc.etag(etag);
         write_checksum(doc, checksum);
+        if !is_part && checksum.is_some() {
+            doc.text("ChecksumType", ChecksumType::FullObject.as_str());
+        }
     })
 }
 

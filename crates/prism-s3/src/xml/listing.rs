@@ -98,10 +98,12 @@ fn write_entry(doc: &mut Document, key: &str, item: &Item, with_owner: bool) {
             len,
             etag,
             created_ms,
+            checksum,
         } => doc.element("Contents", |doc| {
             doc.text("Key", key);
             doc.time("LastModified", *created_ms);
             doc.etag(etag);
+            write_checksum(doc, checksum.as_ref());
             doc.value("Size", len);
             if with_owner {
                 doc.owner("Owner");
@@ -113,6 +115,7 @@ fn write_entry(doc: &mut Document, key: &str, item: &Item, with_owner: bool) {
             is_latest,
             created_ms,
             object,
+            checksum,
         } => {
             let is_marker = object.is_none();
             let element = if is_marker { "DeleteMarker" } else { "Version" };
@@ -123,6 +126,7 @@ fn write_entry(doc: &mut Document, key: &str, item: &Item, with_owner: bool) {
                 doc.time("LastModified", *created_ms);
                 if let Some((etag, len)) = object {
                     doc.etag(etag);
+                    write_checksum(doc, checksum.as_ref());
                     doc.value("Size", len);
                     doc.text("StorageClass", "STANDARD");
                 }
@@ -140,11 +144,16 @@ fn write_entry(doc: &mut Document, key: &str, item: &Item, with_owner: bool) {
             doc.owner("Owner");
             doc.text("StorageClass", "STANDARD");
             doc.time("Initiated", *created_ms);
-            if let Some((algorithm, kind)) = checksum {
-                doc.text("ChecksumAlgorithm", algorithm);
-                doc.text("ChecksumType", kind);
-            }
+            write_checksum(doc, checksum.as_ref());
         }),
+    }
+}
+
+/// Writes the algorithm and the type of a checksum.
+fn write_checksum(doc: &mut Document, checksum: Option<&(String, String)>) {
+    if let Some((algorithm, kind)) = checksum {
+        doc.text("ChecksumAlgorithm", algorithm);
+        doc.text("ChecksumType", kind);
     }
 }
 
@@ -155,11 +164,14 @@ mod tests {
 
     #[test]
     fn versions_and_delete_markers_are_told_apart_and_in_order() {
-        let entry = |id: &str, object| {
+        let entry = |id: &str, object: Option<(String, u64)>| {
             let item = Item::Version {
                 id: id.to_owned(),
                 is_latest: id == "2",
                 created_ms: 0,
+                checksum: object
+                    .as_ref()
+                    .map(|_| ("CRC32".to_owned(), "COMPOSITE".to_owned())),
                 object,
             };
             ("a b".to_owned(), item)
@@ -190,7 +202,8 @@ mod tests {
             "<NextKeyMarker>a%20b</NextKeyMarker><NextVersionIdMarker>1</NextVersionIdMarker>",
             "<DeleteMarker><Key>a%20b</Key><VersionId>2</VersionId><IsLatest>true</IsLatest>",
             "<Version><Key>a%20b</Key><VersionId>1</VersionId><IsLatest>false</IsLatest>",
-            "<Size>3</Size>",
+            "</ETag><ChecksumAlgorithm>CRC32</ChecksumAlgorithm>\
+             <ChecksumType>COMPOSITE</ChecksumType><Size>3</Size>",
             "</Version><CommonPrefixes><Prefix>c/</Prefix>",
         ] {
             assert!(xml.contains(part), "{part}: {xml}");

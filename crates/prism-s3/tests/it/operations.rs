@@ -474,6 +474,7 @@ fn page(request: &ListObjects) -> String {
         len: 7,
         etag: "e".to_owned(),
         created_ms: CREATED_MS,
+        checksum: Some(("SHA1".to_owned(), "FULL_OBJECT".to_owned())),
     };
     let page = Page {
         lines: vec![
@@ -487,6 +488,8 @@ fn page(request: &ListObjects) -> String {
 
 const PROLOG: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 const NS: &str = "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"";
+const CHECKSUM: &str = "<ChecksumAlgorithm>SHA1</ChecksumAlgorithm>\
+    <ChecksumType>FULL_OBJECT</ChecksumType>";
 
 #[test]
 fn version_1_listing() {
@@ -497,7 +500,7 @@ fn version_1_listing() {
              <Delimiter>/</Delimiter><MaxKeys>1000</MaxKeys><Marker>&lt;</Marker>\
              <NextMarker>p q/</NextMarker><IsTruncated>true</IsTruncated><Contents>\
              <Key>a&amp;&lt;b&gt;&#xd; c\u{e9}</Key><LastModified>2013-05-24T00:00:00.000Z</LastModified>\
-             <ETag>&quot;e&quot;</ETag><Size>7</Size><Owner><ID>prism</ID>\
+             <ETag>&quot;e&quot;</ETag>{CHECKSUM}<Size>7</Size><Owner><ID>prism</ID>\
              <DisplayName>prism</DisplayName></Owner><StorageClass>STANDARD</StorageClass></Contents>\
              <CommonPrefixes><Prefix>p q/</Prefix></CommonPrefixes></ListBucketResult>"
         )
@@ -517,7 +520,7 @@ fn version_2_listing_with_encoded_names() {
              <NextContinuationToken>{token}</NextContinuationToken><IsTruncated>true</IsTruncated>\
              <Contents><Key>a%26%3Cb%3E%0D%20c%C3%A9</Key>\
              <LastModified>2013-05-24T00:00:00.000Z</LastModified><ETag>&quot;e&quot;</ETag>\
-             <Size>7</Size><StorageClass>STANDARD</StorageClass></Contents>\
+             {CHECKSUM}<Size>7</Size><StorageClass>STANDARD</StorageClass></Contents>\
              <CommonPrefixes><Prefix>p%20q/</Prefix></CommonPrefixes></ListBucketResult>"
         )
     );

@@ -3,7 +3,7 @@
 use prism_http::RequestHead;
 use prism_s3::auth::with_hoisted;
 use prism_s3::query::Query;
-use prism_s3::{Code, Payload, Principal, S3Error};
+use prism_s3::{Code, Expected, Payload, Principal, S3Error};
 use prism_signer::{Body, Signer};
 use time::Duration;
 
@@ -120,7 +120,7 @@ fn hoist(head: &RequestHead) -> Result<Option<RequestHead>, S3Error> {
 #[test]
 fn headers_in_a_presigned_query_count_as_headers() {
     let fields = headers(&[("Host", "h"), ("x-amz-acl", "private")]);
-    let target = "/b/k?x-amz-meta-a=1&X-Amz-Acl=public-read&x-amz-checksum-crc32=AAAAAA%3D%3D";
+    let target = "/b/k?x-amz-meta-a=1&X-Amz-Acl=public-read&x-amz-checksum-algorithm=SHA1";
     let plain = hoist(&head("PUT", target, &fields)).unwrap();
     assert_eq!(plain, None, "not presigned");
     let target = format!("{target}&X-Amz-Signature=00&X-Amz-Date=1");
@@ -128,7 +128,7 @@ fn headers_in_a_presigned_query_count_as_headers() {
     let field = |name| hoisted.headers().get_str(name);
     assert_eq!(field("x-amz-meta-a"), Some("1"));
     assert_eq!(field("x-amz-acl"), Some("private"));
-    assert_eq!(field("x-amz-checksum-crc32"), Some("AAAAAA=="));
+    assert_eq!(field("x-amz-checksum-algorithm"), Some("SHA1"));
     assert_eq!(field("x-amz-signature"), None);
     assert_eq!(hoist(&hoisted).unwrap(), None, "twice is once");
     let split = "/b/k?x-amz-meta-a=b%0D%0Ac&X-Amz-Signature=00";
@@ -140,6 +140,24 @@ fn headers_in_a_presigned_query_count_as_headers() {
     };
     assert!(many(98).unwrap().is_some());
     assert_eq!(many(99), Err(Code::MetadataTooLarge));
+}
+
+#[test]
+fn a_checksum_in_a_presigned_query_is_not_that_of_the_body() {
+    let fields = headers(&[("Host", "h"), ("x-amz-checksum-crc32c", "AAAAAA==")]);
+    let target = "/b/k?x-amz-checksum-crc32=AAAAAA%3D%3D&X-Amz-Checksum-SHA1=x\
+                  &x-amz-checksum-md6=x&X-Amz-Signature=00";
+    assert_eq!(hoist(&head("PUT", target, &fields)).unwrap(), None);
+    // The algorithm alone demands no checksum.
+    let target = format!("{target}&x-amz-sdk-checksum-algorithm=CRC32");
+    let hoisted = hoist(&head("PUT", &target, &fields)).unwrap().unwrap();
+    let checksums = hoisted.headers().iter();
+    let checksums = checksums.filter(|(name, _)| name.contains("-checksum-crc"));
+    assert_eq!(checksums.count(), 1);
+    let hoisted = hoist(&head("PUT", &target, &headers(&[("Host", "h")])));
+    let hoisted = hoisted.unwrap().unwrap();
+    let expected = Expected::from_request(hoisted.headers(), &Payload::Unsigned);
+    assert!(!expected.unwrap().is_checked());
 }
 
 #[test]

@@ -110,6 +110,14 @@ attributes = s3.get_object_attributes(
 assert attributes["ETag"] == done["ETag"].strip('"') and attributes["ObjectSize"] == len(whole)
 assert attributes["ObjectParts"]["TotalPartsCount"] == 3
 
+# Without a checksum of the client's: the whole has the same as an object of one piece.
+CRC64 = "x-amz-checksum-crc64nvme"
+plain = s3.put_object(Bucket=BUCKET, Key="plain", Body=whole)
+head = s3.head_object(Bucket=BUCKET, Key=key, ChecksumMode="ENABLED")
+head = head["ResponseMetadata"]["HTTPHeaders"]
+assert head[CRC64] == plain["ResponseMetadata"]["HTTPHeaders"][CRC64], (head, plain)
+assert head["x-amz-checksum-type"] == "FULL_OBJECT", head
+
 # With checksums, of both kinds.
 for algorithm, kind in (("CRC32", "COMPOSITE"), ("CRC32", "FULL_OBJECT"), ("SHA256", None)):
     extra = {"ChecksumType": kind} if kind else {}

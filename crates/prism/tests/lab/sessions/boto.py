@@ -1,12 +1,15 @@
 """boto3, with its transfer manager. A failure is not tried again."""
 
+import base64
 import os
 import pathlib
 import ssl
 import urllib.request
+import zlib
 
 import boto3
-from boto3.s3.transfer import TransferConfig
+from boto3.exceptions import S3UploadFailedError
+from boto3.s3.transfer import S3Transfer, TransferConfig
 from botocore.client import Config
 
 s3 = boto3.client(
@@ -33,6 +36,21 @@ assert answer["Body"].read() == (shared / "slice").read_bytes()
 s3.copy({"Bucket": bucket, "Key": "large"}, bucket, "copy", Config=parts)
 s3.download_file(bucket, "copy", str(scratch / "back"), Config=parts)
 assert (scratch / "back").read_bytes() == large
+made = ["large", "copy", "signed"]
+
+# A checksum of the whole file, which older versions of boto3 do not take.
+if "ChecksumCRC32" in S3Transfer.ALLOWED_UPLOAD_ARGS:
+    made.append("summed")
+    whole = base64.b64encode(zlib.crc32(large).to_bytes(4, "big")).decode()
+    other = base64.b64encode(zlib.crc32(b"other").to_bytes(4, "big")).decode()
+    try:
+        s3.upload_file(str(shared / "large"), bucket, "summed", ExtraArgs={"ChecksumCRC32": other}, Config=parts)
+        raise SystemExit("a wrong checksum of the whole file was accepted")
+    except S3UploadFailedError as error:
+        assert "BadDigest" in str(error), error
+    s3.upload_file(str(shared / "large"), bucket, "summed", ExtraArgs={"ChecksumCRC32": whole}, Config=parts)
+    head = s3.head_object(Bucket=bucket, Key="summed", ChecksumMode="ENABLED")
+    assert (head["ChecksumCRC32"], head["ChecksumType"]) == (whole, "FULL_OBJECT"), head
 
 context = ssl.create_default_context(cafile=os.environ["CA_FILE"])
 url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "copy"})
@@ -51,7 +69,7 @@ for operation in ["list_objects_v2", "list_objects"]:
     pages = s3.get_paginator(operation).paginate(Bucket="keys", Delimiter="/", PaginationConfig={"PageSize": 30})
     assert [p["Prefix"] for page in pages for p in page["CommonPrefixes"]] == folders
 
-names = [{"Key": key} for key in [*files, "large", "copy", "signed"]]
+names = [{"Key": key} for key in [*files, *made]]
 answer = s3.delete_objects(Bucket=bucket, Delete={"Objects": names})
 assert len(answer["Deleted"]) == len(names) and not answer.get("Errors"), answer
 assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
