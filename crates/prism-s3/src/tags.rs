@@ -37,8 +37,11 @@ impl Tags {
             return Err(Code::InvalidTag
                 .with_message("A tag's key must not begin with aws:, which is the system's."));
         }
-        let mut texts = pairs.iter().flat_map(|(key, value)| [key, value]);
-        if !texts.all(|text| text.chars().all(is_allowed)) {
+        let has_plain_texts = pairs
+            .iter()
+            .flat_map(|(key, value)| [key, value])
+            .all(|text| text.chars().all(is_allowed));
+        if !has_plain_texts {
             return Err(Code::InvalidTag
                 .with_message("A tag may hold letters, digits, spaces and + - = . _ : / @ only."));
         }
