@@ -14,6 +14,7 @@ use serde_json::json;
 use crate::key::show;
 use crate::keys::change_key;
 use crate::quota::{self, QuotaArgs};
+use crate::quotas::{self, QuotasArgs};
 use crate::reach::{Common, print_json};
 
 /// Give keys rights on a bucket, limit its size, and show it.
@@ -30,6 +31,7 @@ enum Command {
     /// Take rights on a bucket from a key.
     Deny(RightsArgs),
     Quota(QuotaArgs),
+    Quotas(QuotasArgs),
     /// Show a bucket: which keys have rights, whether it has a policy, its quota and usage.
     ///
     /// A node of this host tells the usage.
@@ -85,6 +87,7 @@ pub(crate) fn run(args: &BucketArgs, common: &Common, out: &mut impl Write) -> a
         Command::Allow(change) => apply(change, common, RightsChange::Allow, out),
         Command::Deny(change) => apply(change, common, RightsChange::Deny, out),
         Command::Quota(args) => quota::run(args, common, out),
+        Command::Quotas(args) => quotas::run(args, common, out),
         Command::Info { bucket } => info(common, bucket, out),
     }
 }

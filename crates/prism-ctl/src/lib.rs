@@ -17,6 +17,7 @@ pub mod pki;
 mod placings;
 mod progress;
 mod quota;
+mod quotas;
 mod reach;
 mod recover;
 mod recovered_users;

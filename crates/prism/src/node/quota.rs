@@ -1,5 +1,5 @@
 //! The admin socket's command `quota BUCKET [bytes=N|none] [objects=N|none]`: shows the quota of a
-//! bucket and its usage, after a change if one is named.
+//! bucket and its usage, after a change if one is named. `quotas` lists the buckets that have one.
 
 use prism_replicas::{Node, QuotaChange};
 use serde_json::{Value, json};
@@ -22,6 +22,14 @@ pub(super) async fn answer(node: &Node, line: &str) -> Value {
             "missing": report.missing,
         }),
         Err(error) => json!({ "error": error.to_string() }),
+    }
+}
+
+/// All buckets with a quota, by this backend's own share.
+pub(super) fn list(node: &Node) -> Value {
+    match node.limited_buckets() {
+        Some(buckets) => json!({ "asked": node.core.name, "buckets": buckets }),
+        None => json!({ "error": "this node stores nothing; ask a backend" }),
     }
 }
 
