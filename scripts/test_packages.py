@@ -144,7 +144,7 @@ def the_unit_serve_stores_objects_and_they_survive_a_restart(packages):
     packages.assert_stored("127.0.0.1:9000", credentials)
     packages.root.call("systemctl", "restart", "prism-serve")
     packages.assert_stored("127.0.0.1:9000", credentials)
-    # The access key is printed to a person only.
+    # The secret key stays in its file.
     journal = packages.root.call("journalctl", "--no-pager", "-u", "prism-serve")
     if credentials.partition(":")[2] in journal:
         raise Failed(f"the journal has the secret key:\n{journal}")
@@ -238,10 +238,16 @@ def the_program_serves_from_the_root_of_the_image(packages):
                            f"--userspec={user}", packages.root.inside("/tmp/image"), *entry, *arguments],
                           stdout=subprocess.PIPE, env={"PATH": os.environ["PATH"]}) as server:
         try:
+            printed = b""
             while b"Ctrl-C" not in (line := server.stdout.readline()):
+                printed += line
                 if not line:
                     raise Failed("the program ends in the image")
-            credentials = serve_credentials(packages.root.inside("/tmp/image/data/credentials.toml"))
+            file = packages.root.inside("/tmp/image/data/credentials.toml")
+            credentials = serve_credentials(file)
+            if credentials.partition(":")[2].encode() in printed:
+                raise Failed(f"the image prints the secret key:\n{printed.decode()}")
+            equal(oct(os.stat(file).st_mode & 0o777), "0o600")
             packages.store_and_read("127.0.0.1:9000", credentials)
         finally:
             server.terminate()

@@ -59,7 +59,10 @@ pub(crate) fn serve(shared: Arc<Shared>, beside: Beside) -> anyhow::Result<()> {
                 }
                 let show_pages = async {
                     match admin {
-                        Some(listener) => serve_pages(listener, pages(shared.clone())).await,
+                        Some(listener) => {
+                            let names = shared.running.now().admin_names();
+                            serve_pages(listener, names, pages(shared.clone())).await;
+                        }
                         None => std::future::pending().await,
                     }
                 };

@@ -92,6 +92,7 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("trace.sample_per_million", Reload, Never),
     ("trace.otlp", Restart, Never),
     ("admin.listen", Restart, Never),
+    ("admin.names", Restart, Restart),
     ("admin.scrapers", Never, Reload),
     ("admin.socket_dir", Restart, Never),
 ];

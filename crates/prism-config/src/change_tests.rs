@@ -87,6 +87,7 @@ fn with_own_fields() -> ConfigFile {
     service.trusted_proxies = Networks::parse(&["10.0.0.0/8"]).unwrap();
     service.accept_proxy_protocol = true;
     config.log.access_format = AccessLogFormat::Combined;
+    config.admin.names = vec!["metrics.example".into()];
     config
 }
 

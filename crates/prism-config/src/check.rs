@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::bounds::{Limits, Store};
 use crate::model::{Config, Node};
-use crate::problem::{Problem, Problems};
+use crate::problem::{Problem, Problems, is_label};
 use crate::switch::{HookMode, Switch};
 use crate::tls::is_host_name;
 
@@ -36,6 +36,7 @@ impl Config {
         check_store(&self.store, &mut found);
         check_limits(&self.limits, &mut found);
         check_level(&self.log.level, &mut found);
+        check_admin_names(&self.admin.names, &mut found);
         self.trace.check(&mut found);
         found.0
     }
@@ -296,6 +297,15 @@ fn check_limits(limits: &Limits, found: &mut Problems) {
     );
     let drain_s = limits.drain_timeout_s;
     found.range("limits.drain_timeout_s", drain_s, 0..=MAX_TIMEOUT_S);
+}
+
+fn check_admin_names(names: &[String], found: &mut Problems) {
+    for name in names {
+        let fault = format!("{name:?} is not the name of a host");
+        let fix = "write it as in \"be0.example.com\", without a port";
+        let is_name = name.split('.').all(is_label);
+        found.check(is_name, "admin.names", fault, fix);
+    }
 }
 
 /// Checks levels separated by commas, each for all modules or for one.

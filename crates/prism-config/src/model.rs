@@ -240,6 +240,10 @@ section! {
     /// Default `127.0.0.1:9465`; "" for none. The same address of the agent of the switch.
     #[serde(with = "optional_address")]
     pub switch_listen: Option<SocketAddr> = Some((Ipv4Addr::LOCALHOST, 9465).into()),
+    /// Default none. Further host names at which these pages are asked for. Others are refused, so
+    /// that no web page can read them through a name of its own that leads here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
     /// Default none. Hosts that ask backends through the switch, such as Prometheus. The switch
     /// drops what backends send to hosts that it does not know.
     pub scrapers: Vec<IpAddr>,

@@ -59,6 +59,13 @@ impl<S> Config<S> {
         Ok(None)
     }
 
+    /// The host names at which nodes and the agent of the switch answer for their pages, besides
+    /// `localhost` and addresses.
+    pub fn admin_names(&self) -> Vec<String> {
+        let nodes = self.nodes.iter().map(|node| node.name.clone());
+        self.admin.names.iter().cloned().chain(nodes).collect()
+    }
+
     /// The addresses at which the agent of the switch shows its pages, the likeliest one first;
     /// none without a switch, and if it shows none.
     pub fn switch_pages(&self) -> Vec<SocketAddr> {

@@ -95,6 +95,8 @@ struct NamedQuota {
     bucket: String,
     exists: bool,
     quota: Quota,
+    /// The usage by the share of the backend that was asked.
+    estimate: Option<BucketUsage>,
 }
 
 impl QuotaArgs {
@@ -146,18 +148,20 @@ fn list(socket: &Path, common: &Common, out: &mut impl Write) -> anyhow::Result<
     if common.json {
         return print_json(out, &document);
     }
-    let limit = |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let or_dash = |limit: Option<u64>| limit.map_or_else(|| "-".to_owned(), |n| n.to_string());
     let rows = list.quotas.into_iter().map(|named| {
         let exists = if named.exists { "yes" } else { "no" };
         [
             text(named.bucket),
             text(exists),
-            number(limit(named.quota.bytes)),
-            number(limit(named.quota.objects)),
+            number(or_dash(named.estimate.map(|estimate| estimate.bytes))),
+            number(or_dash(named.quota.bytes)),
+            number(or_dash(named.estimate.map(|estimate| estimate.objects))),
+            number(or_dash(named.quota.objects)),
         ]
     });
     let rows: Vec<_> = rows.collect();
-    let header = ["BUCKET", "EXISTS", "BYTES", "OBJECTS"];
+    let header = ["BUCKET", "EXISTS", "~BYTES", "OF", "~OBJECTS", "OF"];
     Ok(write!(out, "{}", table(Paint::of_stdout(), header, &rows))?)
 }
 

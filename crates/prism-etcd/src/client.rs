@@ -15,8 +15,8 @@ use crate::connection::MemberConnection;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::message::{
-    Change, Condition, KeyEntry, KeyValue, LeaseId, LeaseResponse, RangeResponse, StreamLine,
-    TxnResponse, last_changed, range,
+    Change, Condition, Database, KeyEntry, KeyValue, LeaseId, LeaseResponse, RangeResponse,
+    StatusResponse, StreamLine, TxnResponse, last_changed, range,
 };
 use crate::watch::Watch;
 
@@ -107,6 +107,23 @@ impl EtcdClient {
             last_change: answer.kvs.first().map_or(0, |kv| kv.mod_revision.0),
         };
         Ok((fingerprint, answer.header.revision.0))
+    }
+
+    /// The database of a member of etcd.
+    pub async fn database(&self) -> Result<Database, Error> {
+        let answer: StatusResponse = self.call("/v3/maintenance/status", json!({})).await?;
+        Ok(answer.into_database())
+    }
+
+    /// Whether etcd still has the contents of a revision that was, and has not compacted them.
+    pub async fn keeps(&self, revision: u64) -> Result<bool, Error> {
+        let request = json!({ "key": BASE64.encode(b"/"), "revision": revision.to_string() });
+        let answer: Result<RangeResponse, Error> = self.call("/v3/kv/range", request).await;
+        match answer {
+            Ok(_) => Ok(true),
+            Err(Error::Refused { message, .. }) if message.contains("compacted") => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Makes all `changes` in one transaction if all `conditions` hold, and returns whether they

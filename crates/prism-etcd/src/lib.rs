@@ -18,5 +18,5 @@ mod watch;
 pub use client::{EtcdClient, Fingerprint, Snapshot};
 pub use endpoint::{Endpoint, InvalidEndpoint};
 pub use error::Error;
-pub use message::{Change, Condition, KeyEntry, LeaseId};
+pub use message::{Change, Condition, Database, KeyEntry, LeaseId};
 pub use watch::{Event, Update, Watch};

@@ -19,6 +19,25 @@ pub struct KeyEntry {
     pub mod_revision: u64,
 }
 
+/// The database of one member of etcd.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Database {
+    /// The revision of etcd.
+    pub revision: u64,
+    /// The size of the file, which shrinks by defragmentation only.
+    pub size_bytes: u64,
+    /// The part of it that has data.
+    pub in_use_bytes: u64,
+    /// The size from which on etcd takes no change. etcd before 3.6 does not tell it; then its
+    /// default.
+    pub quota_bytes: u64,
+    /// Whether etcd takes no change because it has met its quota.
+    pub is_full: bool,
+}
+
+/// etcd's default of `--quota-backend-bytes`.
+const DEFAULT_QUOTA_BYTES: u64 = 2 << 30;
+
 /// A lease that etcd has granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseId(pub(crate) u64);
@@ -192,6 +211,37 @@ pub(crate) struct RangeResponse {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+pub(crate) struct StatusResponse {
+    pub(crate) header: Header,
+    #[serde(rename = "dbSize")]
+    pub(crate) size: Number,
+    #[serde(rename = "dbSizeInUse")]
+    pub(crate) size_in_use: Number,
+    /// Since etcd 3.6.
+    #[serde(rename = "dbSizeQuota")]
+    pub(crate) size_quota: Number,
+    /// The alarms of the cluster are among them.
+    pub(crate) errors: Vec<String>,
+}
+
+impl StatusResponse {
+    pub(crate) fn into_database(self) -> Database {
+        let quota_bytes = match self.size_quota.0 {
+            0 => DEFAULT_QUOTA_BYTES,
+            quota => quota,
+        };
+        Database {
+            revision: self.header.revision.0,
+            size_bytes: self.size.0,
+            in_use_bytes: self.size_in_use.0,
+            quota_bytes,
+            is_full: self.errors.iter().any(|error| error.contains("NOSPACE")),
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(crate) struct TxnResponse {
     pub(crate) succeeded: bool,
 }
@@ -273,6 +323,15 @@ mod tests {
         let entry = read.kvs.into_iter().next().unwrap().into_entry().unwrap();
         assert_eq!((entry.key.as_str(), entry.value.len()), ("a", 0));
         assert_eq!(entry.mod_revision, 9);
+        let status = r#"{"header":{"revision":"7"},"version":"3.4.23","dbSize":"20480"}"#;
+        let status: StatusResponse = serde_json::from_str(status).unwrap();
+        let expected = Database {
+            revision: 7,
+            size_bytes: 20_480,
+            quota_bytes: DEFAULT_QUOTA_BYTES,
+            ..Database::default()
+        };
+        assert_eq!(status.into_database(), expected);
         let gone: LeaseResponse = serde_json::from_str(r#"{"ID":"5"}"#).unwrap();
         assert_eq!((gone.id, gone.ttl), (Number(5), Number(0)));
         assert!(serde_json::from_str::<Number>("\"-1\"").is_err());

@@ -88,6 +88,16 @@ impl Etcd {
         self.url.clone().try_into().unwrap()
     }
 
+    /// The client has no call for a compaction.
+    fn compact(&self, revision: u64) {
+        let text = format!("{{\"revision\":\"{revision}\"}}");
+        let url = format!("{}/v3/kv/compaction", self.url);
+        let done = Command::new("curl")
+            .args(["-sf", "--noproxy", "*", "-d", &text, &url])
+            .output();
+        assert!(done.unwrap().status.success());
+    }
+
     async fn client(&self) -> EtcdClient {
         let client = EtcdClient::new(vec![self.endpoint()], None, LEASE_TTL);
         wait_for(&client).await;
@@ -236,13 +246,9 @@ fn a_watch_from_before_a_compaction_says_so() {
             client.change(&[], &[put]).await.unwrap();
         }
         let revision = client.read("/t/").await.unwrap().revision;
-        // The client has no call for a compaction.
-        let text = format!("{{\"revision\":\"{revision}\"}}");
-        let url = format!("{}/v3/kv/compaction", etcd.url);
-        let done = Command::new("curl")
-            .args(["-sf", "--noproxy", "*", "-d", &text, &url])
-            .output();
-        assert!(done.unwrap().status.success());
+        assert!(client.keeps(1).await.unwrap() && client.keeps(revision).await.unwrap());
+        etcd.compact(revision);
+        assert!(!client.keeps(1).await.unwrap() && client.keeps(revision).await.unwrap());
         let mut watch = client.watch("/t/", revision - 2).await.unwrap();
         let error = watch.next().await.unwrap_err();
         assert!(
@@ -256,6 +262,32 @@ fn a_watch_from_before_a_compaction_says_so() {
             .await
             .unwrap();
         assert_eq!(watch.next().await.unwrap().events.len(), 1);
+    });
+}
+
+#[test]
+fn a_member_tells_the_size_of_its_database_and_that_it_is_full() {
+    let limited = |_: &Path| vec!["--quota-backend-bytes".into(), "1000000".into()];
+    let Some(etcd) = Etcd::start("http", "127.0.0.1", limited) else {
+        return;
+    };
+    run(async {
+        let client = etcd.client().await;
+        let before = client.database().await.unwrap();
+        assert!(!before.is_full && before.size_bytes > 0, "{before:?}");
+        assert!(before.in_use_bytes <= before.size_bytes, "{before:?}");
+        let put = Change::put("/t/a", vec![7; 50_000]);
+        let mut count = 0;
+        while client.change(&[], from_ref(&put)).await.is_ok() {
+            count += 1;
+            assert!(count < 100, "etcd takes more than its quota");
+        }
+        let after = client.database().await.unwrap();
+        assert!(
+            after.is_full && after.size_bytes > before.size_bytes,
+            "{after:?}"
+        );
+        assert!(after.revision >= before.revision + count, "{after:?}");
     });
 }
 

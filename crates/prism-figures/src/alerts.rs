@@ -12,13 +12,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::servers::upstreams_down;
-use crate::state::{ClusterState, NodeState, ServerState, State, StoreState, SwitchState};
+use crate::state::{
+    ClusterState, EtcdState, NodeState, ServerState, State, StoreState, SwitchState,
+};
 
 /// A certificate that ends within this time is named.
 const CERTIFICATE_DAYS: u64 = 14;
 /// A store is nearly full above this share of its quota, or below this share of free space.
 const FULL_SHARE: f64 = 0.9;
 const FREE_SHARE: f64 = 0.05;
+/// The database of etcd is nearly full above this share of its quota.
+const ETCD_SHARE: f64 = 0.8;
 /// The table of the switch is nearly full above this share.
 const SWITCH_SHARE: f64 = 0.8;
 const DAY_S: u64 = 86_400;
@@ -26,6 +30,9 @@ const DAY_S: u64 = 86_400;
 /// The remedy for a backend whose store is another one.
 pub const OTHER_STORE: &str = "The others fill it. If they cannot, because no other one \
     has its keys, start it with its former store, or decide with `prism ctl cluster recover`.";
+/// The remedy for an etcd that grows.
+const REMEDY_OF_ETCD: &str = "Have etcd compact by itself, then compact and defragment it: \
+    docs/operating.md, Keeping etcd small.";
 /// The remedies for servers of upstreams.
 const REMEDY_OF_SERVER: &str = "Look at the server there, and at its log.";
 const REMEDY_OF_UPSTREAM: &str =
@@ -101,6 +108,7 @@ pub fn alerts(state: &State) -> Vec<Alert> {
         of_node(node, &mut found);
     }
     of_suspects(&state.nodes, &mut found);
+    of_etcd(&state.nodes, &mut found);
     if let Some(cluster) = &state.cluster {
         of_cluster(cluster, &mut found);
     }
@@ -172,6 +180,25 @@ fn of_suspects(nodes: &[NodeState], found: &mut AlertList) {
         let names = names.join(", ");
         let text = format!("{suspect} leaves handshakes of {names} unanswered");
         found.add(true, Warning, text, "Look at the link between them.");
+    }
+}
+
+/// The alerts of the one etcd that all nodes have.
+fn of_etcd(nodes: &[NodeState], found: &mut AlertList) {
+    let seen = || nodes.iter().filter_map(|node| node.etcd.as_ref());
+    let is_full = seen().any(|etcd| etcd.is_full);
+    let text = "The database of etcd is full: no step is taken, and no key or bucket is changed";
+    found.add(is_full, Critical, text.to_owned(), REMEDY_OF_ETCD);
+    let is_nearly_full = !is_full && seen().any(EtcdState::is_nearly_full);
+    let text = "The database of etcd has more than four fifths of its quota";
+    found.add(is_nearly_full, Warning, text.to_owned(), REMEDY_OF_ETCD);
+}
+
+impl EtcdState {
+    /// Whether it is to be made smaller before it is full.
+    #[must_use]
+    pub fn is_nearly_full(&self) -> bool {
+        self.size_bytes as f64 > ETCD_SHARE * self.quota_bytes as f64
     }
 }
 

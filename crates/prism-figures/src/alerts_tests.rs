@@ -159,6 +159,30 @@ fn each_trouble_of_a_backend_has_its_alert_and_critical_ones_come_first() {
 }
 
 #[test]
+fn an_etcd_that_fills_is_one_alert_for_all_nodes() {
+    let with = |size_bytes: u64, is_full: bool| {
+        move |document: &mut Value| {
+            for node in document["nodes"].as_array_mut().unwrap() {
+                node["etcd"] = json!({
+                    "size_bytes": size_bytes,
+                    "in_use_bytes": 1,
+                    "quota_bytes": 1_000,
+                    "is_full": is_full,
+                });
+            }
+        }
+    };
+    assert!(after(with(800, false)).is_empty());
+    let nearly = "Warning: The database of etcd has more than four fifths of its quota";
+    assert_eq!(only_after(with(801, false)), nearly);
+    let full = only_after(with(1_000, true));
+    assert!(
+        full.starts_with("Critical: The database of etcd is full"),
+        "{full}"
+    );
+}
+
+#[test]
 fn the_switch_has_alerts_without_a_cluster() {
     let found = after(|document| {
         let switch = json!({
@@ -188,6 +212,7 @@ fn the_rules_for_prometheus_have_the_same_thresholds() {
         format!("prism_store_used_bytes > {FULL_SHARE} * prism_store_quota_bytes"),
         format!("prism_store_free_bytes < {FREE_SHARE} * (prism_store_free_bytes"),
         format!("prism_switch_flows > {SWITCH_SHARE} * prism_switch_max_flows"),
+        format!("prism_etcd_database_bytes > {ETCD_SHARE} * prism_etcd_database_quota_bytes"),
         format!("- time() < {CERTIFICATE_DAYS} * {DAY_S}"),
     ] {
         assert!(rules.contains(&threshold), "{threshold}");

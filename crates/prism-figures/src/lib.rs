@@ -14,7 +14,7 @@ pub use alerts::{Alert, Level, OTHER_STORE, alerts, with_alerts};
 pub use assets::asset;
 pub use health::ClusterHealth;
 pub use state::{
-    BackendState, CertificateEnd, ClusterState, DurationTally, LeasedNode, MovedConnection,
-    NodeState, OwnedFlows, PacketTally, PeerTally, RelayTally, RequestTally, SecretInUse,
-    ServerFault, ServerState, ServiceKeys, State, StepTally, StoreState, SwitchState,
+    BackendState, CertificateEnd, ClusterState, DurationTally, EtcdState, LeasedNode,
+    MovedConnection, NodeState, OwnedFlows, PacketTally, PeerTally, RelayTally, RequestTally,
+    SecretInUse, ServerFault, ServerState, ServiceKeys, State, StepTally, StoreState, SwitchState,
 };

@@ -109,6 +109,8 @@ pub struct NodeState {
     pub suspects: Vec<String>,
     /// The servers behind it; `None` without upstreams.
     pub servers: Option<Vec<ServerState>>,
+    /// The database of etcd; `None` without etcd, or if it has not been seen.
+    pub etcd: Option<EtcdState>,
 }
 
 /// Requests of one kind.
@@ -206,6 +208,19 @@ pub struct StoreState {
     /// Changes that are prepared and not committed.
     #[serde(default)]
     pub open_changes: u64,
+}
+
+/// The database of etcd, as a node has seen it last.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct EtcdState {
+    /// The size of its file.
+    pub size_bytes: u64,
+    /// The part of it that has data.
+    pub in_use_bytes: u64,
+    /// The size from which on etcd takes no change.
+    pub quota_bytes: u64,
+    /// Whether it takes none.
+    pub is_full: bool,
 }
 
 /// A file with certificates.

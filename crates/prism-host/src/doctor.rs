@@ -3,6 +3,7 @@
 //! It changes nothing. Without privilege it reports some subjects as unknown.
 
 mod certificates;
+mod etcd;
 mod families;
 mod finding;
 mod kernel;
@@ -88,7 +89,9 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<HostP
     findings.extend(path::examine(&config, node));
     if let Some(node) = node {
         for part in config.parts_at(&node.name) {
-            for found in certificates::examine(&part, node) {
+            let mut all = certificates::examine(&part, node);
+            all.extend(etcd::examine(&part));
+            for found in all {
                 if !findings.contains(&found) {
                     findings.push(found);
                 }

@@ -1,15 +1,16 @@
 //! This node's part in a cluster whose state is in etcd.
 //!
-//! One thread runs four tasks. It follows etcd (`follow`), holds this node's lease
-//! (`hold`), makes the cluster's steps (`act`), and compares the contents of etcd with what nodes
-//! and stores remember (`vouch`). The tasks are independent, because a lease must not wait for
-//! anything.
+//! One thread runs five tasks. It follows etcd (`follow`), holds this node's lease
+//! (`hold`), makes the cluster's steps (`act`), compares the contents of etcd with what nodes
+//! and stores remember (`vouch`), and looks at the size of etcd's database (`size`). The tasks are
+//! independent, because a lease must not wait for anything.
 
 mod act;
 mod follow;
 mod hold;
 mod older_copy;
 mod records;
+mod size;
 mod vouch;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -22,7 +23,7 @@ use parking_lot::Mutex;
 use prism_cluster::{Fault, NodeName, Report, SettledMark, State, Testimony, View};
 use prism_common::supervise::supervise;
 use prism_config::{Config, seconds};
-use prism_etcd::{EtcdClient, Fingerprint, LeaseId};
+use prism_etcd::{Database, EtcdClient, Fingerprint, LeaseId};
 use tokio::sync::{oneshot, watch};
 use tokio::task::LocalSet;
 
@@ -65,6 +66,8 @@ pub(super) struct Channels {
     pub(super) fault: watch::Sender<Option<Fault>>,
     /// The noted change that all other nodes have to know.
     pub(super) settled: Mutex<SettledMark>,
+    /// The database of etcd, as it was seen last.
+    pub(super) database: watch::Sender<Option<Database>>,
     directory: watch::Sender<Arc<Directory>>,
     users: watch::Sender<Users>,
 }
@@ -163,6 +166,7 @@ impl Participant {
                     () = supervise("the lease in etcd", async || this.hold().await) => {}
                     () = supervise("the cluster's steps", async || this.act().await) => {}
                     () = supervise("the contents of etcd", async || this.vouch().await) => {}
+                    () = supervise("the size of etcd", async || this.look_at_size().await) => {}
                     () = supervise("the registry of buckets", async || calls.answer(&this.ledger).await) => {}
                     _ = ended => {}
                 }

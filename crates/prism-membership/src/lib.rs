@@ -33,6 +33,7 @@ pub use ledger::Ledger;
 pub use noted::{Noted, NotedUser, NotedUsers, StoreMarks, UserClaim, UserRights};
 pub use own_store::OwnStore;
 pub use prism_cluster::Fault;
+pub use prism_etcd::Database;
 pub use registry::{AgreedBucket, Buckets, Registry};
 pub use users::Users;
 
@@ -306,6 +307,12 @@ impl Cluster {
             ClusterKind::Fixed { certificate, .. } => certificate.as_ref(),
         };
         Some(etcd?.channels.known.subscribe())
+    }
+
+    /// The database of etcd, as a member has told last; `None` in a static cluster,
+    /// and before the first look.
+    pub fn database(&self) -> Option<Database> {
+        *self.etcd()?.channels.database.borrow()
     }
 
     /// The contents of etcd; `None` in a static cluster.

@@ -119,7 +119,7 @@ pub(crate) async fn send_error(
     let mut answer = Answer::empty(error.status());
     *answer.head.headers_mut() = fields;
     set(&mut answer.head, "x-amz-request-id", &id)?;
-    if error.status() == 503 {
+    if error.status() == 503 && answer.head.headers().get("retry-after").is_none() {
         set(&mut answer.head, "Retry-After", RETRY_AFTER_S)?;
     }
     if error.status() != 304 {

@@ -11,8 +11,9 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use prism_cluster::replica::Bucket;
+use prism_cluster::replica::{Bucket, BucketRefusal, Stamp};
 use prism_http::Headers;
 use prism_replicas::{Question, StoreResult, done_by_all, now_ms};
 use prism_s3::access::KeyRights;
@@ -22,7 +23,7 @@ use prism_s3::{BucketName, BucketOperation, Code, Document, ListBuckets, Policy,
 use prism_service::Exchange;
 use prism_store::{CONFIG_MAX, Store};
 
-use crate::answer::{Answer, Failure};
+use crate::answer::{Answer, Failure, send_error};
 use crate::objects::Objects;
 use crate::request::{Call, Request};
 use crate::rules::local_cors_rules;
@@ -35,6 +36,11 @@ impl Objects {
         bucket: &BucketName,
         operation: &BucketOperation,
     ) -> io::Result<()> {
+        if let Some(wait) = self.wait_to_change(call.request, bucket) {
+            let extra = self.rules.cors_fields(&call.request.head).await;
+            call.exchange.add_fields(extra);
+            return refuse_for_now(call, wait).await;
+        }
         let body = if operation.row().body == Body::Skipped {
             if let Err(error) = self.current_store(call.request).await {
                 return self.refuse(call, error).await;
@@ -74,19 +80,19 @@ impl Objects {
         let config = self.node.core.config.now();
         let region = config.cluster.region.as_str();
         match operation {
-            Op::Create => self.create_bucket(bucket, &body).await,
-            Op::Delete => self.delete_bucket(bucket).await,
+            Op::Create => self.create_bucket(request, bucket, &body).await,
+            Op::Delete => self.delete_bucket(request, bucket).await,
             Op::PutVersioning => {
                 let enabled = xml::parse_versioning(&body)?;
                 let change = |next: &mut Bucket| next.versions = Some(enabled);
-                self.change_bucket(bucket, change, 200).await
+                self.change_bucket(request, bucket, change, 200).await
             }
-            Op::PutDocument(document) => self.put_document(bucket, *document, body).await,
+            Op::PutDocument(document) => self.put_document(request, bucket, *document, body).await,
             Op::DeleteDocument(document) => {
                 let change = |next: &mut Bucket| {
                     next.documents.remove(document.as_str());
                 };
-                self.change_bucket(bucket, change, 204).await
+                self.change_bucket(request, bucket, change, 204).await
             }
             Op::ListObjects(list) => self.list_objects(request, bucket, list).await,
             Op::ListVersions(list) => self.list_versions(request, bucket, list).await,
@@ -106,6 +112,7 @@ impl Objects {
 
     async fn put_document(
         &self,
+        request: &Request,
         bucket: &BucketName,
         document: Document,
         body: Vec<u8>,
@@ -128,10 +135,15 @@ impl Objects {
             let name = document.as_str().to_owned();
             next.documents.insert(name, text.clone());
         };
-        self.change_bucket(bucket, change, status).await
+        self.change_bucket(request, bucket, change, status).await
     }
 
-    async fn create_bucket(&self, bucket: &BucketName, xml: &[u8]) -> Result<Answer, Failure> {
+    async fn create_bucket(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+        xml: &[u8],
+    ) -> Result<Answer, Failure> {
         let config = self.node.core.config.now();
         let name = bucket.as_str();
         let region = &config.cluster.region;
@@ -140,9 +152,9 @@ impl Objects {
         {
             return Err(wrong_region(&other, region).into());
         }
-        let made = self
-            .replicator
-            .alter_bucket(name, |known, stamp| Bucket::create(known, stamp, now_ms()));
+        let made = self.alter_bucket(request, bucket, |known, stamp| {
+            Bucket::create(known, stamp, now_ms())
+        });
         let (record, existed) = match made.await {
             Ok(record) => (record, false),
             Err(error) if error.code() == Code::BucketAlreadyOwnedByYou => {
@@ -164,11 +176,14 @@ impl Objects {
         Ok(Answer::empty(200).with("Location", format!("/{name}"))?)
     }
 
-    async fn delete_bucket(&self, bucket: &BucketName) -> Result<Answer, Failure> {
+    async fn delete_bucket(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+    ) -> Result<Answer, Failure> {
         let name = bucket.as_str();
         let deleting = self
-            .replicator
-            .alter_bucket(name, Bucket::begin_deletion)
+            .alter_bucket(request, bucket, Bucket::begin_deletion)
             .await;
         let deleting = match deleting {
             Err(error) if error.code() == Code::NoSuchBucket => {
@@ -184,6 +199,7 @@ impl Objects {
         let empty = done_by_all(self.replicator.ask_all(&seal).await);
         let stamp = self.node.stamp_above(Some(deleting.stamp));
         let ended = deleting.end_deletion(stamp, empty.is_ok());
+        self.count_change(request, bucket);
         let is_agreed = self
             .replicator
             .agree(name, Some(deleting.stamp), &ended, None)
@@ -213,17 +229,62 @@ impl Objects {
     /// Changes a bucket's record, tells all backends, and answers with `status`.
     async fn change_bucket(
         &self,
+        request: &Request,
         bucket: &BucketName,
         change: impl Fn(&mut Bucket),
         status: u16,
     ) -> Result<Answer, Failure> {
         let name = bucket.as_str();
-        let changed = self
-            .replicator
-            .alter_bucket(name, |known, stamp| Bucket::change(known, stamp, &change));
+        let changed = self.alter_bucket(request, bucket, |known, stamp| {
+            Bucket::change(known, stamp, &change)
+        });
         self.replicator.push_record(name, &changed.await?).await?;
         Ok(Answer::empty(status))
     }
+
+    /// Changes the agreed record of a bucket. Each try counts against the rates of the bucket and
+    /// of the caller.
+    async fn alter_bucket(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+        alter: impl Fn(Option<&Bucket>, Stamp) -> Result<Bucket, BucketRefusal>,
+    ) -> Result<Bucket, S3Error> {
+        let counted = |known: Option<&Bucket>, stamp: Stamp| {
+            alter(known, stamp).inspect(|_| self.count_change(request, bucket))
+        };
+        self.replicator.alter_bucket(bucket.as_str(), counted).await
+    }
+
+    fn count_change(&self, request: &Request, bucket: &BucketName) {
+        let caller = &request.meaning.principal;
+        let changes = &self.shared.changes;
+        changes.add(bucket.as_str(), caller, Instant::now());
+    }
+
+    /// The time until the request may change the bucket; `None` if it may now, or changes none.
+    fn wait_to_change(&self, request: &Request, bucket: &BucketName) -> Option<Duration> {
+        let meaning = &request.meaning;
+        if !meaning.operation.changes_bucket() || !self.node.core.cluster.is_in_etcd() {
+            return None;
+        }
+        let changes = &self.shared.changes;
+        changes.wait(bucket.as_str(), &meaning.principal, Instant::now())
+    }
+}
+
+/// Refuses a change that comes too early. It is the client's fault, so it is not logged.
+async fn refuse_for_now(call: &mut Call<'_, impl Exchange>, wait: Duration) -> io::Result<()> {
+    let error = Code::SlowDown.with_message(
+        "This bucket, or this access key, has made too many changes of buckets lately. Repeat the \
+         request after the time of Retry-After.",
+    );
+    let after_s = wait.as_secs() + 1;
+    let mut fields = Headers::new();
+    fields
+        .set("Retry-After", after_s.to_string())
+        .map_err(io::Error::other)?;
+    send_error(call.exchange, &error, fields, call.request.head.path()).await
 }
 
 /// Lists the buckets of this store, in a cluster of this region, on which a key has a right. Blocks

@@ -21,6 +21,7 @@ mod attributes;
 mod auth;
 mod bodies;
 mod buckets;
+mod change_rates;
 mod commits;
 mod copy;
 mod delete;

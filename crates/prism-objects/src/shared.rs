@@ -11,6 +11,7 @@ use prism_service::Link;
 
 use crate::answer::Answer;
 use crate::auth::Auth;
+use crate::change_rates::ChangeRates;
 use crate::commits::Commits;
 use crate::hashing::Hashing;
 
@@ -26,6 +27,7 @@ pub struct Shared {
     pages: RwLock<Option<Arc<CorsConfig>>>,
     pub(crate) hashing: Hashing,
     pub(crate) commits: Commits,
+    pub(crate) changes: ChangeRates,
     pub(crate) link: Arc<Link>,
 }
 
@@ -43,6 +45,7 @@ impl Shared {
             pages: RwLock::new(pages(&config.service.cors_origins)),
             hashing: Hashing::default(),
             commits: Commits::default(),
+            changes: ChangeRates::default(),
             link,
         }
     }

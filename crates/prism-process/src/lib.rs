@@ -11,10 +11,12 @@ pub mod log;
 mod metrics;
 pub mod notify;
 pub mod pages;
+mod private;
 mod stops;
 
 pub use admin::{ask, printable};
 pub use fetch::fetch;
 pub use latest::Latest;
 pub use metrics::{Metric, Value, build_info, render};
+pub use private::keep_files_private;
 pub use stops::Stops;

@@ -4,10 +4,13 @@ use std::sync::OnceLock;
 
 use anyhow::Context;
 use prism_config::{Log, LogFormat};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
+
+/// The target of the audit log, whose lines no level leaves out.
+const AUDIT: &str = "prism::audit";
 
 /// The levels of the log of this process.
 static LEVELS: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
@@ -41,9 +44,35 @@ pub fn set_level(level: &str) -> anyhow::Result<()> {
 }
 
 fn levels(level: &str) -> anyhow::Result<Targets> {
-    level.parse().with_context(|| {
+    let levels: Targets = level.parse().with_context(|| {
         format!(
             "log.level {level:?} is not a level; use error, warn, info, debug, trace, off or module=level"
         )
-    })
+    })?;
+    Ok(levels.with_target(AUDIT, LevelFilter::INFO))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn no_level_leaves_out_the_audit_log() {
+        for level in [
+            "off",
+            "error",
+            "warn",
+            "trace",
+            "warn,prism=off",
+            "prism::audit=off",
+        ] {
+            let levels = levels(level).unwrap();
+            assert!(levels.would_enable(AUDIT, &Level::INFO), "{level}");
+        }
+        let levels = levels("warn").unwrap();
+        assert!(!levels.would_enable("prism::node", &Level::INFO));
+    }
 }

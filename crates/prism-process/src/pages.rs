@@ -1,12 +1,17 @@
 //! A small HTTP server for pages that are made anew for each request. It only reads: it knows
 //! GET and HEAD, and takes no body.
 //!
+//! A request that names another host than this one is refused: a web page can have a name of its
+//! own lead to this address, and would read the answers (DNS rebinding).
+//!
 //! `/events` sends the page `/state` each second, as a stream of server-sent events (HTML Living
 //! Standard, section 9.2).
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +20,11 @@ use anyhow::anyhow;
 use prism_http::{AnswerForm, Limits, Method, RequestHead, ResponseFraming, ResponseHead, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::MissedTickBehavior;
 
-/// Connections at a time; more wait in the kernel's queue.
+/// Connections at a time. For a further one, the one gives way that has waited longest for its
+/// request. If none waits, it stays until an answer ends.
 const MAX_CONNECTIONS: usize = 64;
 /// Streams of events at a time, so that some connections are left for the other pages.
 const MAX_STREAMS: usize = 16;
@@ -82,8 +88,9 @@ pub fn bind(address: SocketAddr, field: &str) -> anyhow::Result<std::net::TcpLis
     Ok(listener)
 }
 
-/// Answers requests with the page of their path. Never returns.
-pub async fn serve(listener: std::net::TcpListener, pages: Arc<Pages>) {
+/// Answers requests with the page of their path. A request names an address, `localhost` or one of
+/// the `names` as its host. Never returns.
+pub async fn serve(listener: std::net::TcpListener, names: Vec<String>, pages: Arc<Pages>) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => {
@@ -91,21 +98,31 @@ pub async fn serve(listener: std::net::TcpListener, pages: Arc<Pages>) {
             return std::future::pending().await;
         }
     };
+    let names: Arc<[String]> = names.into();
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let streams = Arc::new(Semaphore::new(MAX_STREAMS));
+    // The connections that wait for their request, those that came first before the others.
+    let mut idle = VecDeque::<oneshot::Sender<Infallible>>::new();
     loop {
-        // The semaphore is never closed.
-        let permit = connections.clone().acquire_owned().await;
         match listener.accept().await {
             Ok((stream, _)) => {
+                idle.retain(|visit| !visit.is_closed());
+                if connections.available_permits() == 0 {
+                    drop(idle.pop_front());
+                }
+                // The semaphore is never closed.
+                let permit = connections.clone().acquire_owned().await;
+                let (stays, gives_way) = oneshot::channel();
+                idle.push_back(stays);
                 let visit = Visit {
                     stream,
+                    names: names.clone(),
                     pages: pages.clone(),
                     streams: streams.clone(),
                 };
                 tokio::spawn(async move {
                     // The visitor may go at any time.
-                    let _ = visit.answer().await;
+                    let _ = visit.answer(gives_way).await;
                     drop(permit);
                 });
             }
@@ -120,17 +137,33 @@ pub async fn serve(listener: std::net::TcpListener, pages: Arc<Pages>) {
 /// A connection, which has one request.
 struct Visit {
     stream: TcpStream,
+    names: Arc<[String]>,
     pages: Arc<Pages>,
     streams: Arc<Semaphore>,
 }
 
 impl Visit {
-    async fn answer(mut self) -> io::Result<()> {
-        let head = match within(self.read_head()).await? {
+    /// Answers the request, unless the connection `gives_way` before it has come.
+    async fn answer(mut self, gives_way: oneshot::Receiver<Infallible>) -> io::Result<()> {
+        let head = tokio::select! {
+            biased;
+            head = within(self.read_head()) => head?,
+            _ = gives_way => None,
+        };
+        let head = match head {
             Some(Ok(head)) => head,
             Some(Err(page)) => return self.send(&page, &Method::GET).await,
             None => return Ok(()),
         };
+        if let Some(host) = head.host_name()
+            && !is_known_host(host, &self.names)
+        {
+            let text = format!(
+                "{host:?} is no name of this address. Use an IP address or localhost, or add the \
+                 name to admin.names.\n"
+            );
+            return self.send(&Page::text(421, text), head.method()).await;
+        }
         let page = match (head.method(), head.path()) {
             (&Method::GET, "/events") => match self.streams.clone().try_acquire_owned() {
                 Ok(_permit) => return self.send_events().await,
@@ -189,6 +222,18 @@ impl Visit {
     }
 }
 
+/// Whether a web page elsewhere cannot have this host lead here: it is an address, `localhost`, or
+/// one of the `names`.
+fn is_known_host(host: &str, names: &[String]) -> bool {
+    let address = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let is_address = address.unwrap_or(host).parse::<IpAddr>().is_ok();
+    let own = names.iter().map(String::as_str);
+    let mut names = own.chain(["localhost"]);
+    is_address || names.any(|name| name.eq_ignore_ascii_case(host))
+}
+
 /// The result of `work`, or an error after [`DEADLINE`].
 async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let done = tokio::time::timeout(DEADLINE, work).await;
@@ -222,5 +267,87 @@ impl Page {
             output.extend_from_slice(self.body.as_bytes());
         }
         Ok(output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Serves one page, `/-/ready`, at the returned address.
+    fn begin() -> SocketAddr {
+        let listener = bind(([127, 0, 0, 1], 0).into(), "admin.listen").unwrap();
+        let address = listener.local_addr().unwrap();
+        let pages: Arc<Pages> = Arc::new(|path| {
+            let page = (path == "/-/ready").then(|| Page::text(200, "ready\n"));
+            Box::pin(std::future::ready(page))
+        });
+        tokio::spawn(serve(listener, vec!["be0.example".into()], pages));
+        address
+    }
+
+    async fn read_to_end(stream: &mut TcpStream) -> String {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    async fn ask(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        read_to_end(&mut stream).await
+    }
+
+    #[tokio::test]
+    async fn the_longest_idle_connection_gives_way() {
+        let address = begin();
+        let mut idle = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        let asked = Instant::now();
+        let answer = ask(address, "GET /-/ready HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+        assert!(answer.ends_with("ready\n"), "{answer}");
+        assert!(asked.elapsed() < DEADLINE / 4, "{:?}", asked.elapsed());
+        let mut rest = idle.split_off(1);
+        let first = idle.first_mut().unwrap();
+        assert_eq!(read_to_end(first).await, "");
+        let last = rest.last_mut().unwrap();
+        let request = b"GET /-/ready HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        last.write_all(request).await.unwrap();
+        let answer = read_to_end(last).await;
+        assert!(answer.ends_with("ready\n"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn only_addresses_and_own_names_are_answered() {
+        let address = begin();
+        let status = async |host: &str| {
+            let request = format!("GET /-/ready HTTP/1.1\r\n{host}\r\n");
+            let answer = ask(address, &request).await;
+            answer.split(' ').nth(1).unwrap().to_owned()
+        };
+        for host in [
+            "127.0.0.1:9464",
+            "[::1]:9464",
+            "[::1]",
+            "localhost",
+            "LocalHost:1",
+        ] {
+            assert_eq!(status(&format!("Host: {host}\r\n")).await, "200", "{host}");
+        }
+        assert_eq!(status("Host: be0.example:9464\r\n").await, "200");
+        for host in [
+            "evil.example",
+            "localhost.evil.example:9464",
+            "127.0.0.1.nip.io",
+        ] {
+            assert_eq!(status(&format!("Host: {host}\r\n")).await, "421", "{host}");
+        }
+        let answer = ask(address, "GET /-/ready HTTP/1.0\r\n\r\n").await;
+        assert!(answer.ends_with("ready\n"), "{answer}");
     }
 }

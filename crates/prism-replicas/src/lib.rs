@@ -56,7 +56,7 @@ pub use ask::done_by_all;
 pub use errors::{StoreResult, not_yet, store_error};
 pub use fence::{cut_off, differs, elsewhere};
 pub use framed::{MAX_HEADER_BYTES, PIECE_BYTES};
-pub use limited::{LimitedBucket, LimitedBuckets, SHOWN_BUCKETS_MAX};
+pub use limited::LimitedBucket;
 pub use node::{Node, Replicator, blocking, joined, now_ms};
 pub use pause::{Pauses, UnderWay};
 pub use question::{CatchUpPageWanted, Deleted, ListShare, ListWanted, Question, Reply, error_of};

@@ -1,18 +1,24 @@
-//! The audit log: one line for each administrative action, whether it succeeded or not. There are
-//! few, so each line is written before the action's answer, and none is dropped.
+//! The audit log: one line for each administrative action, whether it succeeded or not. Each line
+//! is written before the action's answer. Strangers can have actions refused without end, so their
+//! refusals are bounded: of those beyond [`STRANGERS_PER_INTERVAL`] the log has the number.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-use std::time::SystemTime;
-
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
 
 use crate::access_log::{FILE_MODE, time_text};
+
+/// The most lines about refused actions of anonymous clients in [`INTERVAL`]: some 150 KiB an
+/// hour.
+const STRANGERS_PER_INTERVAL: u32 = 10;
+/// Time after which the number of the others is written.
+const INTERVAL: Duration = Duration::from_mins(1);
 
 /// The person or program that acts.
 #[derive(Clone, Debug, Serialize)]
@@ -63,11 +69,40 @@ struct Line<'a> {
     action: &'a Action<'a>,
 }
 
+/// The number of refused actions of anonymous clients that have no line.
+#[derive(Serialize)]
+struct LeftOut<'a> {
+    time: &'a str,
+    at: &'a str,
+    refused_without_a_line: u64,
+}
+
 /// An audit log.
 #[derive(Debug, Default)]
 pub struct AuditLog {
     /// `None`: the actions stand in the process's own log.
     path: RwLock<Option<PathBuf>>,
+    strangers: Mutex<Strangers>,
+}
+
+/// The refused actions of anonymous clients in the present interval.
+#[derive(Debug, Default)]
+struct Strangers {
+    recorded: u32,
+    left_out: u64,
+}
+
+impl Strangers {
+    /// Whether one more is recorded; if not, it is counted.
+    fn admit(&mut self) -> bool {
+        let is_recorded = self.recorded < STRANGERS_PER_INTERVAL;
+        if is_recorded {
+            self.recorded += 1;
+        } else {
+            self.left_out += 1;
+        }
+        is_recorded
+    }
 }
 
 impl AuditLog {
@@ -75,6 +110,7 @@ impl AuditLog {
     pub fn new(path: &Path) -> Self {
         Self {
             path: RwLock::new(file_at(path)),
+            strangers: Mutex::default(),
         }
     }
 
@@ -101,14 +137,44 @@ impl AuditLog {
         self.path().map_or(Ok(()), |path| append(&path, ""))
     }
 
+    /// Adds a refused action of an anonymous client, or counts it if there were many lately.
+    pub fn record_stranger(&self, action: &Action<'_>) {
+        if self.strangers.lock().admit() {
+            self.record(action);
+        }
+    }
+
+    /// Writes a line with the number of the actions that were left out, once in each interval at
+    /// most. `at` is the name of the node. Never returns.
+    pub async fn keep_counting(&self, at: &str) {
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            self.end_interval(at);
+        }
+    }
+
+    fn end_interval(&self, at: &str) {
+        let ended = std::mem::take(&mut *self.strangers.lock());
+        if ended.left_out > 0 {
+            self.write(&LeftOut {
+                time: &time_text(SystemTime::now()),
+                at,
+                refused_without_a_line: ended.left_out,
+            });
+        }
+    }
+
     /// Adds an action. If the file cannot be written, the action stands in the process's log. The
     /// file is opened each time, so it may be renamed at any time.
     pub fn record(&self, action: &Action<'_>) {
-        let line = Line {
+        self.write(&Line {
             time: &time_text(SystemTime::now()),
             action,
-        };
-        let line = serde_json::to_string(&line).unwrap_or_default();
+        });
+    }
+
+    fn write(&self, line: &impl Serialize) {
+        let line = serde_json::to_string(line).unwrap_or_default();
         match &self.path() {
             None => tracing::info!(target: "prism::audit", "{line}"),
             Some(path) => {
@@ -130,4 +196,48 @@ fn append(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let options = options.append(true).create(true).mode(FILE_MODE);
     options.open(path)?.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code")]
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn refusals_of_strangers_are_bounded_and_the_others_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit");
+        let log = AuditLog::new(&path);
+        let action = |access_key| Action {
+            actor: Actor::Client {
+                client: ([192, 0, 2, 1], 9).into(),
+                access_key,
+                request_id: "1",
+            },
+            at: "be0",
+            action: "DeleteBucket",
+            subject: Some("photos"),
+            outcome: "403 AccessDenied",
+        };
+        for _ in 0..1_000 {
+            log.record_stranger(&action(None));
+        }
+        log.record(&action(Some("AK")));
+        log.end_interval("be0");
+        log.end_interval("be0");
+        log.record_stranger(&action(None));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let most = STRANGERS_PER_INTERVAL as usize;
+        assert_eq!(lines.len(), most + 3, "{text}");
+        assert_eq!(lines[most]["access_key"], "AK");
+        assert_eq!(lines[most + 1]["refused_without_a_line"], 1_000 - most);
+        assert_eq!(lines[most + 1]["at"], "be0");
+        assert!(lines[most + 2]["access_key"].is_null());
+    }
 }

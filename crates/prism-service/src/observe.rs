@@ -142,7 +142,7 @@ impl Answered<'_> {
             (200..300, _) => "done".to_owned(),
             (status, error) => format!("{status} {}", error.unwrap_or_default()),
         };
-        audit.record(&Action {
+        let action = Action {
             actor: Actor::Client {
                 client: self.client,
                 access_key: self.about.access_key,
@@ -152,7 +152,12 @@ impl Answered<'_> {
             action: self.about.operation,
             subject: self.about.bucket,
             outcome: &outcome,
-        });
+        };
+        if self.about.access_key.is_none() && outcome != "done" {
+            audit.record_stranger(&action);
+        } else {
+            audit.record(&action);
+        }
     }
 
     /// The way of the answer.

@@ -10,8 +10,9 @@
 
 use std::{
     fmt,
-    fs::{self, File, TryLockError},
+    fs::{self, File, Permissions, TryLockError},
     io::{self, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -21,6 +22,9 @@ use crate::error::OpenError;
 
 /// The format that this release reads and writes.
 pub const FORMAT_VERSION: u32 = 6;
+
+/// The rights of the group and of other users.
+const OTHERS: u32 = 0o077;
 
 const FORMAT_PREFIX: &str = "prism-store format ";
 /// Number of directories under `files`.
@@ -79,8 +83,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Locks `root`, which it creates if it is missing, checks its format, and creates missing
-    /// directories. Blocks on disk.
+    /// Locks `root`, which it creates if it is missing, checks its format, closes it to other
+    /// users, and creates missing directories. Blocks on disk.
     pub(crate) fn open(root: &Path) -> Result<Self, OpenError> {
         create_durably(root).map_err(OpenError::io(format!("mkdir {}", root.display())))?;
         // In this order: another process may be creating the store right now,
@@ -93,6 +97,7 @@ impl Layout {
             _lock: lock(root)?,
         };
         layout.check_format()?;
+        close_to_others(root);
         layout.create_shards()?;
         Ok(layout)
     }
@@ -188,6 +193,21 @@ fn create_durably(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Takes all rights on a directory, and so on all below it, from other users and from the group.
+fn close_to_others(dir: &Path) {
+    let closing = fs::metadata(dir).and_then(|metadata| {
+        let mode = metadata.permissions().mode();
+        if mode & OTHERS == 0 {
+            return Ok(());
+        }
+        fs::set_permissions(dir, Permissions::from_mode(mode & !OTHERS))
+    });
+    if let Err(error) = closing {
+        let dir = dir.display();
+        tracing::warn!(%dir, %error, "other users may read the store; run chmod 700 on it as its owner");
+    }
+}
+
 /// Makes the entries of a directory durable.
 pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
@@ -274,5 +294,17 @@ mod tests {
             Err(OpenError::NotAStore(_))
         ));
         assert!(!dir.path().join("files").exists());
+    }
+
+    #[test]
+    fn a_new_store_and_an_existing_one_are_closed_to_other_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("store");
+        let mode = || fs::metadata(&root).unwrap().permissions().mode() & 0o7777;
+        drop(Layout::open(&root).unwrap());
+        assert_eq!(mode(), 0o700);
+        fs::set_permissions(&root, Permissions::from_mode(0o755)).unwrap();
+        drop(Layout::open(&root).unwrap());
+        assert_eq!(mode(), 0o700);
     }
 }

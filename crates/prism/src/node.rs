@@ -71,6 +71,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(50);
 
 /// Runs until SIGTERM or SIGINT, or until a successor has taken over.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    prism_process::keep_files_private();
     let config = ConfigFile::load(&args.config)?;
     let services = config.parts_at(&args.node);
     prism_process::log::init(&config.log, services.len() > 1)?;

@@ -66,9 +66,17 @@ pub(crate) struct Args {
     /// free].
     #[arg(long, value_name = "ADDRESS:PORT")]
     admin_listen: Option<SocketAddr>,
+    /// A host name, besides localhost and addresses, at which it is asked for metrics and health.
+    /// May be repeated.
+    #[arg(long, value_name = "NAME")]
+    admin_name: Vec<String>,
     /// File of the access log, a line of JSON for each request; "stdout" for standard output.
     #[arg(long, value_name = "FILE")]
     access_log: Option<PathBuf>,
+    /// File of the audit log, a line of JSON for each administrative action [default: the log on
+    /// standard error].
+    #[arg(long, value_name = "FILE")]
+    audit_log: Option<PathBuf>,
     /// Level of the log on standard error: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log: String,
@@ -81,6 +89,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 /// Serves until SIGTERM or SIGINT.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    prism_process::keep_files_private();
     if !args.listen.ip().is_loopback() && !args.allow_remote {
         bail!(
             "other machines can reach {}, and the traffic is not encrypted; \
@@ -143,6 +152,8 @@ fn configuration(args: &Args, socket_dir: &Path) -> Config {
     config.limits.drain_timeout_s = DRAIN_S;
     config.log.level.clone_from(&args.log);
     config.log.access = args.access_log.clone().unwrap_or_default();
+    config.log.audit = args.audit_log.clone().unwrap_or_default();
+    config.admin.names.clone_from(&args.admin_name);
     config.admin.socket_dir = socket_dir.to_owned();
     config.nodes.push(prism_config::Node {
         name: NAME.into(),
@@ -195,8 +206,8 @@ fn free_address(wanted: SocketAddr) -> anyhow::Result<SocketAddr> {
     Ok(SocketAddr::new(wanted.ip(), port))
 }
 
-/// Prints the addresses, the key, and commands to paste. `file` has the key; `None` if the
-/// environment has it.
+/// Prints the addresses, the access key, and commands to paste. `file` has the secret key; `None`
+/// if the environment has it.
 fn introduce(
     dir: &Path,
     region: &str,
@@ -226,8 +237,11 @@ fn introduce(
         }
         Some(path) => {
             writeln!(out, "  export AWS_ACCESS_KEY_ID={access_key}")?;
-            writeln!(out, "  export AWS_SECRET_ACCESS_KEY={}", user.secret_key)?;
-            writeln!(out, "  (kept in {})", path.display())?;
+            // The output of a service becomes a log, so the secret stays in its file.
+            let file = path.display();
+            let read = credentials::COMMAND_TO_READ_SECRET;
+            writeln!(out, "  export AWS_SECRET_ACCESS_KEY=$({read} '{file}')")?;
+            writeln!(out, "  (kept in {file})")?;
         }
     }
     let user = "\"$AWS_ACCESS_KEY_ID:$AWS_SECRET_ACCESS_KEY\"";

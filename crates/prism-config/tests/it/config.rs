@@ -139,6 +139,19 @@ fn a_gateway_is_another_host_and_an_interface_has_a_name() {
 }
 
 #[test]
+fn the_names_of_the_admin_address_are_names_and_those_of_nodes() {
+    let with = |name: &str| format!("{GOOD}\n[admin]\nnames = [{name:?}]\n");
+    let config = ConfigFile::from_toml(&with("be0.example.com")).unwrap();
+    let names = config.admin_names();
+    for name in ["be0.example.com", "fe0", "be0"] {
+        assert!(names.iter().any(|known| known == name), "{name}");
+    }
+    for name in ["", "be0.example.com:9464", "http://be0", "*", "a..b"] {
+        assert_eq!(fields(&with(name)), ["admin.names"], "{name:?}");
+    }
+}
+
+#[test]
 fn a_misspelt_field_does_not_hide_the_missing_one() {
     let found = fields(&GOOD.replace("name = \"demo\"", "nam = \"demo\""));
     assert_eq!(found, ["cluster.name", "cluster.nam"]);

@@ -1,10 +1,11 @@
 //! The admin socket: one command line in, one JSON document out, then the end.
 //!
 //! `counters`, `cluster`, `state`, `trace on`, `trace off`, `trace take`,
-//! `scrub start BYTES_PER_S`, `scrub status`, `drain-connections`, `reload`, `quota`, `quota BUCKET` with
-//! `bytes=N|none` and `objects=N|none`, `server drain|up|down NAME`, `start-successor`, and
-//! `take-over VERSION...` of a successor, which gets a socket with the answer. Only the machine's
-//! administrator may use it: the permissions of the socket's directory grant that.
+//! `scrub start BYTES_PER_S`, `scrub status`, `drain-connections`, `reload`, `quota`,
+//! `quota BUCKET` with `bytes=N|none` and `objects=N|none`, `server drain|up|down NAME`,
+//! `start-successor`, and `take-over VERSION...` of a successor, which gets a socket with the
+//! answer. Only the machine's administrator may use it: the permissions of the socket's directory
+//! grant that.
 
 use std::cell::Cell;
 use std::io;

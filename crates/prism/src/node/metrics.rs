@@ -59,6 +59,7 @@ pub(super) fn metrics(server: &Server) -> Vec<Metric> {
     add_backends(node, has_objects, &mut metrics);
     add_certificates(server, &mut metrics);
     add_orders(server, &mut metrics);
+    add_etcd(node, &mut metrics);
     server.service.add_metrics(&mut metrics);
     metrics
 }
@@ -192,6 +193,29 @@ fn add_orders(server: &Server, metrics: &mut Vec<Metric>) {
         let metric = Metric::new("acme_orders", help, Value::Counter(count));
         metrics.push(metric.with("outcome", outcome));
     }
+}
+
+/// The database of etcd, if the cluster's state is there.
+fn add_etcd(node: &Core, metrics: &mut Vec<Metric>) {
+    let Some(database) = node.cluster.database() else {
+        return;
+    };
+    let mut add = |name, help, value: f64| {
+        metrics.push(Metric::new(name, help, Value::Gauge(value)));
+    };
+    let help = "The size of etcd's database.";
+    add("etcd_database_bytes", help, database.size_bytes as f64);
+    let help = "The part of etcd's database that has data.";
+    let in_use = database.in_use_bytes as f64;
+    add("etcd_database_in_use_bytes", help, in_use);
+    let help = "The size from which on etcd takes no change; its default before etcd 3.6.";
+    add(
+        "etcd_database_quota_bytes",
+        help,
+        database.quota_bytes as f64,
+    );
+    let help = "1 while etcd takes no change because its database is full.";
+    add("etcd_full", help, f64::from(u8::from(database.is_full)));
 }
 
 /// A histogram of values, of which those above the last bound have no bucket of their own.

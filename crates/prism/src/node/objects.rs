@@ -300,48 +300,22 @@ fn add_store(node: &Node, store: &Store, metrics: &mut Vec<Metric>) {
     gauge("store_open_changes", help, open_changes.len() as u64);
 }
 
-/// The buckets with a quota, as far as they are shown.
+/// The buckets with a quota. Everybody who reaches the metrics may read them, so they have numbers
+/// and no names.
 fn add_buckets(node: &Node, metrics: &mut Vec<Metric>) {
     let Some(buckets) = node.limited_buckets() else {
         return;
     };
-    let help = "Buckets with a quota. Metrics show the first 100 by name.";
-    let count = MetricValue::Gauge(buckets.count as f64);
-    metrics.push(Metric::new("buckets_with_quota", help, count));
-    for bucket in &buckets.first {
-        let quota = bucket.quota;
-        let share = bucket.share;
-        let bytes = quota.bytes.map(|limit| (share.bytes, limit));
-        let objects = quota.objects.map(|limit| (share.objects, limit));
-        for (numbers, used_name, used_help, quota_name, quota_help) in [
-            (
-                bytes,
-                "bucket_used_bytes",
-                "This backend's share of the bytes of a bucket with a quota; the sum over all \
-                 backends counts.",
-                "bucket_quota_bytes",
-                "The most bytes that a bucket may have.",
-            ),
-            (
-                objects,
-                "bucket_used_objects",
-                "This backend's share of the objects of a bucket with a quota; the sum over all \
-                 backends counts.",
-                "bucket_quota_objects",
-                "The most objects that a bucket may have.",
-            ),
-        ] {
-            let Some((used, limit)) = numbers else {
-                continue;
-            };
-            for (name, help, value) in [
-                (used_name, used_help, used),
-                (quota_name, quota_help, limit),
-            ] {
-                let metric = Metric::new(name, help, MetricValue::Gauge(value as f64));
-                metrics.push(metric.with("bucket", bucket.name.as_str()));
-            }
-        }
+    let near = buckets.iter().filter(|bucket| bucket.is_near_quota());
+    for (name, help, count) in [
+        ("buckets_with_quota", "Buckets with a quota.", buckets.len()),
+        (
+            "buckets_near_quota",
+            "Buckets that have 90 % of their quota, if each backend has as much of them as this one.",
+            near.count(),
+        ),
+    ] {
+        metrics.push(Metric::new(name, help, MetricValue::Gauge(count as f64)));
     }
 }
 

@@ -34,12 +34,22 @@ pub(super) async fn answer(node: &Node, line: &str) -> Value {
     }
 }
 
-/// The quotas of all names.
+/// The quotas of all names. A backend adds its estimate of the usage of each bucket.
 async fn all(node: &Node) -> Value {
+    let estimates = node.limited_buckets().unwrap_or_default();
     match node.replication.quotas().await {
         Ok(quotas) => {
             let quotas = quotas.iter().map(|named| {
-                json!({ "bucket": named.bucket, "exists": named.exists, "quota": named.quota })
+                let mut listed = json!({
+                    "bucket": named.bucket,
+                    "exists": named.exists,
+                    "quota": named.quota,
+                });
+                let mut estimates = estimates.iter();
+                if let Some(limited) = estimates.find(|limited| limited.bucket == named.bucket) {
+                    listed["estimate"] = json!(limited.estimate);
+                }
+                listed
             });
             json!({ "asked": node.core.name, "quotas": quotas.collect::<Vec<_>>() })
         }

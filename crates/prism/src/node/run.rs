@@ -201,6 +201,7 @@ fn attend(
             () = server.service.follow_cluster() => {}
             () = supervise("the users' lease", async || log_doubt(server).await) => {}
             () = show_pages(server, listener) => {}
+            () = server.requests.audit.keep_counting(&node.name) => {}
             accepted = accepting => accepted?,
             stopped = stopped => ended = stopped?,
         }
@@ -306,8 +307,9 @@ async fn show_pages(server: &Arc<Server>, listener: Option<TcpListener>) {
         let Ok(listener) = listener.try_clone() else {
             return std::future::pending().await;
         };
+        let names = server.core.config.now().admin_names();
         tokio::select! {
-            () = show(listener, pages::pages(server)) => {}
+            () = show(listener, names, pages::pages(server)) => {}
             _ = passing.wait_for(|passes| *passes) => {}
         }
     }

@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use prism_config::Config;
 use prism_core::NodeFigures;
 use prism_figures::{
-    CertificateEnd, DurationTally, MovedConnection, NodeState, PeerTally, RelayTally, RequestTally,
-    StepTally, with_alerts,
+    CertificateEnd, DurationTally, EtcdState, MovedConnection, NodeState, PeerTally, RelayTally,
+    RequestTally, StepTally, with_alerts,
 };
 use prism_handoff::trace::{BUCKETS_NS, Part};
 use prism_membership::Host;
@@ -155,6 +155,12 @@ pub(super) fn figures(server: &Server) -> Value {
         access_log_dropped_lines: dropped.unwrap_or_default(),
         suspects: suspects(server),
         servers: server.service.servers(),
+        etcd: node.cluster.database().map(|database| EtcdState {
+            size_bytes: database.size_bytes,
+            in_use_bytes: database.in_use_bytes,
+            quota_bytes: database.quota_bytes,
+            is_full: database.is_full,
+        }),
     })
 }
 

@@ -9,6 +9,9 @@ use prism_config::{Credential, CredentialFile, S3, write_private};
 
 use super::dir;
 
+/// Prints the secret key of the file that is its argument, as [`make`] writes it.
+pub(super) const COMMAND_TO_READ_SECRET: &str = r#"sed -n 's/^secret_key = "\(.*\)"$/\1/p'"#;
+
 /// Random bytes in an access key and in a secret key.
 const ACCESS_BYTES: usize = 8;
 const SECRET_BYTES: usize = 20;
@@ -60,4 +63,28 @@ fn make(path: &Path) -> anyhow::Result<()> {
     };
     let text = CredentialFile::text(vec![credential])?;
     Ok(write_private(path, &text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_printed_command_reads_the_secret_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("credentials.toml");
+        make(&path).unwrap();
+        let file = S3 {
+            credentials_file: path.clone(),
+            ..S3::default()
+        };
+        let user = file.load_credentials().unwrap().remove(0);
+        let line = format!("{COMMAND_TO_READ_SECRET} '{}'", path.display());
+        let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(printed, format!("{}\n", user.secret_key));
+    }
 }

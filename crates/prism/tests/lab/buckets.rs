@@ -228,3 +228,36 @@ fn a_bucket_made_while_a_backend_was_away_keeps_every_answered_object() {
     }
     assert!(begun.elapsed() < SETTLED + Duration::from_secs(20));
 }
+
+/// Each change leaves a revision of the record in etcd, which others may share.
+#[test]
+fn changes_of_one_bucket_have_a_rate_and_those_of_administrators_do_not() {
+    let Some(_turn) = turn() else { return };
+    /// More than a bucket has at once.
+    const CHANGES: usize = 100;
+    let cluster = up(2, 2, 1);
+    surely("the bucket", || ask(&cluster, "PUT", "", b"").0, 200);
+    let begun = Instant::now();
+    let mut refused = None;
+    for _ in 0..CHANGES {
+        let request = request(&cluster, "PUT", "/?cors", CORS);
+        let answer = cluster.connect().call(&[request, CORS.to_vec()].concat());
+        if answer.status() == 503 && answer.text().contains("SlowDown") {
+            refused = Some(answer);
+            break;
+        }
+    }
+    say(&format!("refused after {:.1?}", begun.elapsed()));
+    let refused = refused.unwrap();
+    let after_s: u64 = refused.header("retry-after").parse().unwrap();
+    assert!((1..=7).contains(&after_s), "{after_s}");
+    let told = cluster
+        .lab
+        .ask("fe0", &format!("quota {NAME} bytes=1000000"));
+    assert!(told.unwrap()["error"].is_null());
+    let (_, metrics) = crate::observe::of_node(&cluster, "fe0", "/metrics");
+    assert!(
+        metrics.contains("\nprism_etcd_database_bytes "),
+        "{metrics}"
+    );
+}

@@ -99,10 +99,15 @@ struct Server {
 }
 
 impl Server {
-    fn start(mut command: Command) -> Self {
+    fn start(command: Command) -> Self {
+        Self::start_with(command, Stdio::inherit())
+    }
+
+    /// Starts it with another standard error.
+    fn start_with(mut command: Command, errors: Stdio) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(errors)
             .spawn()
             .unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap());
@@ -129,7 +134,7 @@ impl Server {
             endpoint: value("export AWS_ENDPOINT_URL="),
             admin: value("A page for a browser is at http://"),
             access_key: value("export AWS_ACCESS_KEY_ID="),
-            secret_key: value("export AWS_SECRET_ACCESS_KEY="),
+            secret_key: secret_in(value("(kept in ").trim_end_matches(')')),
             lines,
             child,
             _said: said,
@@ -206,6 +211,14 @@ impl Drop for Server {
     }
 }
 
+/// The secret key in a file of credentials; empty without a file.
+fn secret_in(file: &str) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let mut lines = text.lines();
+    let secret = lines.find_map(|line| line.strip_prefix("secret_key = "));
+    secret.unwrap_or_default().trim_matches('"').to_owned()
+}
+
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -221,6 +234,11 @@ fn serves_and_keeps_everything(listen: &str) {
     let place = Place::new();
     let first = Server::start(place.serve(&place.data(), listen));
     first.own_session(&place, "fill");
+    let store = fs::metadata(place.data().join("store")).unwrap();
+    assert_eq!(store.permissions().mode() & 0o777, 0o700);
+    assert_is_private(&place.data());
+    let secret = first.secret_key.as_str();
+    assert!(!secret.is_empty() && !first.lines.concat().contains(secret));
     let key = (first.access_key.clone(), first.secret_key.clone());
     let file = fs::metadata(place.data().join("credentials.toml")).unwrap();
     assert_eq!(file.permissions().mode() & 0o777, 0o600);
@@ -243,6 +261,19 @@ fn serves_and_keeps_everything(listen: &str) {
     );
     third.session(&place, "check", ("theirs", "secret"));
     assert!(third.end(Signal::TERM).success());
+}
+
+/// No other user has a right on a directory of the store, or on a file in it.
+fn assert_is_private(directory: &Path) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        let metadata = entry.metadata().unwrap();
+        let mode = metadata.permissions().mode();
+        assert_eq!(mode & 0o007, 0, "{}: {mode:o}", entry.path().display());
+        if metadata.is_dir() {
+            assert_is_private(&entry.path());
+        }
+    }
 }
 
 #[test]
@@ -482,6 +513,36 @@ fn flip(path: &Path, at: u64) {
 }
 
 #[test]
+fn it_has_an_audit_log_whatever_the_level_of_its_log() {
+    let place = Place::new();
+    let audit = place.dir.path().join("audit");
+    let mut command = place.serve(&place.data(), "127.0.0.1:0");
+    command.args(["--log", "off", "--audit-log"]).arg(&audit);
+    let server = Server::start(command);
+    server.own_session(&place, "fill");
+    assert!(server.end(Signal::TERM).success());
+    let text = fs::read_to_string(&audit).unwrap();
+    assert!(text.contains(r#""action":"CreateBucket""#), "{text}");
+    assert!(text.contains(r#""at":"serve""#), "{text}");
+
+    // Without a file its lines are in the log.
+    let log = fs::File::create(place.dir.path().join("log")).unwrap();
+    let mut command = place.serve(&place.data(), "127.0.0.1:0");
+    command.args(["--log", "warn"]);
+    let server = Server::start_with(command, log.into());
+    let request = "DELETE /first HTTP/1.1\r\nHost: s3\r\n\r\n";
+    let mut stream = TcpStream::connect(server.endpoint.trim_start_matches("http://")).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.read_exact(&mut [0; 12]).unwrap();
+    assert!(server.end(Signal::TERM).success());
+    let text = fs::read_to_string(place.dir.path().join("log")).unwrap();
+    assert!(
+        text.contains("DeleteBucket") && text.contains("prism::audit"),
+        "{text}"
+    );
+}
+
+#[test]
 fn it_shows_its_administrator_what_it_does() {
     for listen in ["127.0.0.1:0", "[::1]:0"] {
         shows_what_it_does(listen);
@@ -496,7 +557,7 @@ fn shows_what_it_does(listen: &str) {
     server.own_session(&place, "fill");
     let page = |path: &str| {
         let mut stream = TcpStream::connect(&server.admin).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: admin\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -10,7 +10,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::support::client::Request;
 use crate::support::objects::Object;
-use crate::support::{Cluster, turn};
+use crate::support::{Cluster, eventually, turn};
 
 const PORT: u16 = 9464;
 /// A request for such an object is handed off.
@@ -23,7 +23,7 @@ fn ask(cluster: &Cluster, host: &str, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(address).unwrap();
         let patience = Some(Duration::from_secs(10));
         stream.set_read_timeout(patience).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: admin\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         stream
     })
 }
@@ -150,7 +150,7 @@ fn a_scraper_beyond_the_switch_reads_the_metrics_of_backends() {
         let patience = Duration::from_secs(10);
         socket.connect_timeout(&backend.into(), patience).unwrap();
         let mut stream = TcpStream::from(socket);
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: admin\r\n\r\n").unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -213,6 +213,37 @@ fn administrative_actions_are_recorded() {
     assert_eq!(versioning["access_key"], *key);
     let outcome = versioning["outcome"].as_str().unwrap();
     assert!(outcome.starts_with("400 "), "{outcome}");
+}
+
+#[test]
+fn refused_strangers_do_not_fill_the_audit_log() {
+    let Some(_turn) = turn() else { return };
+    const REQUESTS: usize = 300;
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("audit.log");
+    let path = log.clone();
+    let cluster = Cluster::configured(1, move |config| config.log.audit = path);
+    let mut client = cluster.connect();
+    for _ in 0..REQUESTS {
+        let head = "DELETE /bucket HTTP/1.1\r\nHost: s3\r\n\r\n";
+        assert_eq!(client.call(head.as_bytes()).status(), 403);
+    }
+    let lines = || -> Vec<Value> {
+        let text = fs::read_to_string(&log).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.collect()
+    };
+    let of_strangers = lines()
+        .into_iter()
+        .filter(|line| line["action"] == "DeleteBucket");
+    let recorded = of_strangers.count();
+    assert!((1..REQUESTS / 5).contains(&recorded), "{recorded} lines");
+    // The rest is counted within a minute.
+    eventually("the number of the others", Duration::from_secs(70), || {
+        let left_out = lines().into_iter();
+        let left_out = left_out.filter_map(|line| line["refused_without_a_line"].as_u64());
+        left_out.sum::<u64>() + recorded as u64 == REQUESTS as u64
+    });
 }
 
 #[test]
