@@ -36,6 +36,8 @@ OTHERS = "others"
 SHARE, CLOSED_S = 0.2, 10
 # The length of a period of the cap on processor time. A short one spreads the user's time evenly.
 PERIOD_US = 10_000
+# The smallest cap of the kernel in a period.
+LEAST_QUOTA_US = 1_000
 # The time from the beginning of the user's worst to that of the others' turn: bodies of 1 GiB
 # are sent, and a policy reaches the frontends.
 WARM_UP_S = 5
@@ -241,6 +243,8 @@ def parse_options():
         parser.error("--seconds must be 1 to 600: signatures are valid for 15 minutes")
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
+    if options.cores * PERIOD_US < LEAST_QUOTA_US:
+        parser.error(f"--cores must be at least {LEAST_QUOTA_US / PERIOD_US:g}: the kernel has no smaller cap")
     return options
 
 
