@@ -34,13 +34,14 @@ def digest(key, text):
     return hmac.new(key, text.encode(), hashlib.sha256).digest()
 
 
-def signed(given, method, path, host):
-    """The headers of a request with a signature of version 4. The body is not signed."""
+def signed(given, method, path, host, query=""):
+    """The headers of a request with a signature of version 4. The body is not signed. `query` is
+    sorted, and each of its names has a "="."""
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     headers = {"host": host, "x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-amz-date": now}
     names = ";".join(headers)
     lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-    canonical = f"{method}\n{path}\n\n{lines}\n{names}\nUNSIGNED-PAYLOAD"
+    canonical = f"{method}\n{path}\n{query}\n{lines}\n{names}\nUNSIGNED-PAYLOAD"
     scope = f"{now[:8]}/{REGION}/s3/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     key = f"AWS4{given['secret_key']}".encode()
