@@ -11,7 +11,8 @@
 #   dist      bench, and the Rust component llvm-tools
 #   packages  dist, and the programs that make packages
 #   kernels   tests, and QEMU for `make test-kernels`
-#   applications  tests, and the applications of scripts/applications.py
+#   applications  tests, the applications of scripts/applications.py, and the S3 clients that
+#             take long to install: mc, and the AWS SDK for JavaScript
 #
 # It installs only missing packages, and prints their names. It is safe to repeat, and ends
 # at once if nothing is missing. Debian starts the etcd, nginx and HAProxy that it installs;
@@ -54,6 +55,7 @@ boto3                 | python3 -c "import boto3"            | python3-boto3
 s3cmd                 | command -v s3cmd                     | s3cmd
 rclone                | command -v rclone                    | rclone
 restic                | command -v restic                    | restic
+s3fs                  | command -v s3fs                      | s3fs
 pip                   | python3 -m pip --version             | python3-pip
 mvn                   | command -v mvn                       | maven
 openssl               | command -v openssl                   | openssl
@@ -180,7 +182,7 @@ check_rust() {
 
 # The programs of tests that Debian does not have. Tests look for them in the same directory.
 install_clients() {
-    "$(dirname "$0")/clients/install.sh" "${PRISM_TEST_CLIENTS:-$HOME/.cache/prism-test-clients}"
+    "$(dirname "$0")/clients/install.sh" "${PRISM_TEST_CLIENTS:-$HOME/.cache/prism-test-clients}" "$group"
 }
 
 # Applications that Debian does not have, from PyPI and npm.

@@ -1,21 +1,26 @@
 #!/usr/bin/env bash
-# Installs programs of the tests that Debian lacks or has in old versions: install.sh DIR
+# Installs programs of the tests that Debian lacks or has in old versions: install.sh DIR GROUP
 #
 #   DIR/s5cmd   Go's module proxy; versions and digests in go.mod and go.sum
 #   DIR/collector   the OpenTelemetry Collector, built from collector/ and Go's module proxy
 #   DIR/redis   a program with go-redis, built from redis/ and Go's module proxy
+#   DIR/s3/     programs with minio-go and with the AWS SDK for Go, built from s3/
+#   DIR/mc      MinIO's command line, for the group applications of setup.sh. It is under the
+#               AGPL. Tests run it as a program of its own; Prism neither links nor ships it.
 #   DIR/pebble/ Let's Encrypt's authority for tests and its DNS server; versions in pebble/
 #   DIR/java/   the AWS SDK for Java from Maven Central; version in pom.xml
 #   DIR/python/ pyarrow and boto3 from PyPI, to be named in PYTHONPATH
+#   DIR/crt/    the AWS Common Runtime from PyPI. With it in its path, boto3 would sign by it.
 #
 # Each is fetched once for its version, all at the same time. The script is safe to repeat,
 # and fetches nothing that is installed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-dir=$1
+dir=$1 group=$2
 pyarrow=22.0.0
 # Debian's boto3 lacks conditions on writes. botocore has the same version.
 boto3=1.43.11
+awscrt=0.38.1
 
 say() { printf 'setup: %s\n' "$*"; }
 
@@ -36,6 +41,13 @@ make() {
     say "fetched $name in $((SECONDS - start)) s"
 }
 
+# begin NAME KEY COMMAND...: does so beside the rest of this script, which waits at its end.
+jobs=()
+begin() {
+    make "$@" &
+    jobs+=("$!")
+}
+
 build_s5cmd() {
     (cd "$here" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly \
         go build -o "$1" github.com/peak/s5cmd/v2)
@@ -49,6 +61,25 @@ build_redis() {
     (cd "$here/redis" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -o "$1" .)
 }
 
+build_s3() {
+    mkdir "$1"
+    (cd "$here/s3" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -o "$1/" ./minio ./terraform)
+}
+
+build_mc() {
+    (cd "$here/mc" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -o "$1" github.com/minio/mc)
+}
+
+# Whether Go is as new as the module in a directory needs it. Debian 12 has Go 1.19.
+go_builds() {
+    local needed have
+    needed=$(sed -n 's/^go //p' "$here/$1/go.mod")
+    have=$(GOTOOLCHAIN=local go env GOVERSION)
+    [ "$(printf '%s\n' "$needed" "${have#go}" | sort -V | head -n1)" = "$needed" ] && return
+    say "skipping $1, which needs Go $needed; there is $have"
+    false
+}
+
 build_pebble() {
     mkdir "$1"
     (cd "$here/pebble" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly \
@@ -60,28 +91,32 @@ fetch_java() {
     mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$1"
 }
 
+# fetch_python PACKAGE... DIR
 fetch_python() {
     python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore \
-        --only-binary :all: --target "$1" "pyarrow==$pyarrow" "boto3==$boto3" "botocore==$boto3"
+        --only-binary :all: --target "${!#}" "${@:1:$#-1}"
 }
 
 mkdir -p "$dir"
 exec 9>"$dir/.lock"
 flock 9
-sum=$(cat "$here/go.mod" "$here/go.sum" "$here/pom.xml" | sha256sum | cut -c1-12)
-collector=$(cat "$here"/collector/* | sha256sum | cut -c1-12)
-redis=$(cat "$here"/redis/* | sha256sum | cut -c1-12)
-pebble=$(cat "$here"/pebble/* | sha256sum | cut -c1-12)
+digest() { cat "$@" | sha256sum | cut -c1-12; }
+sum=$(digest "$here"/{go.mod,go.sum,pom.xml})
 python=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-make s5cmd "$sum" build_s5cmd &
-go=$!
-make collector "$collector" build_collector &
-collector=$!
-make redis "$redis" build_redis &
-redis=$!
-make pebble "$pebble" build_pebble &
-pebble=$!
-make java "$sum" fetch_java &
-java=$!
-make python "pyarrow $pyarrow, boto3 $boto3, Python $python" fetch_python &
-wait "$go" && wait "$collector" && wait "$redis" && wait "$pebble" && wait "$java" && wait "$!"
+begin s5cmd "$sum" build_s5cmd
+begin collector "$(digest "$here"/collector/*)" build_collector
+begin redis "$(digest "$here"/redis/*)" build_redis
+begin pebble "$(digest "$here"/pebble/*)" build_pebble
+begin java "$sum" fetch_java
+begin python "pyarrow $pyarrow, boto3 $boto3, Python $python" \
+    fetch_python "pyarrow==$pyarrow" "boto3==$boto3" "botocore==$boto3"
+begin crt "awscrt $awscrt, Python $python" fetch_python "awscrt==$awscrt"
+if go_builds s3; then
+    begin s3 "$(digest "$here"/s3/{go.*,*/*})" build_s3
+fi
+if [ "$group" = applications ] && go_builds mc; then
+    begin mc "$(digest "$here"/mc/*)" build_mc
+fi
+for job in "${jobs[@]}"; do
+    wait "$job"
+done

@@ -15,6 +15,9 @@ pub enum Transport {
     Https,
 }
 
+/// The first command of a script that fails ends it.
+const SHELL: [&str; 2] = ["-euxo", "pipefail"];
+
 /// Clients of S3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
@@ -26,20 +29,37 @@ pub enum Program {
     S5cmd,
     Arrow,
     Java,
+    Mc,
+    MinioGo,
+    Browser,
+    S3fs,
+    Crt,
+    Terraform,
 }
 
 impl Program {
     /// All programs, the slowest first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 14] = [
+        Self::Mc,
         Self::Aws,
         Self::Restic,
         Self::S3cmd,
+        Self::S3fs,
         Self::Java,
+        Self::MinioGo,
+        Self::Browser,
         Self::Boto3,
         Self::Rclone,
         Self::Arrow,
+        Self::Crt,
         Self::S5cmd,
+        Self::Terraform,
     ];
+
+    /// Whether it belongs to the short form. The others take long to install.
+    pub const fn is_quick(self) -> bool {
+        !matches!(self, Self::Mc | Self::Browser)
+    }
 
     /// Its sessions in the short form: one for each family, if it takes addresses of both. Both
     /// transports are used, by clients of each language.
@@ -71,9 +91,13 @@ impl Program {
             .env("PYTHONPATH", clients().join("python"));
         let probed = probe.args(["-c", self.probe()]).output().unwrap();
         let is_there = probed.status.success();
+        let group = match self.is_quick() {
+            true => "tests",
+            false => "applications",
+        };
         assert!(
             is_there || std::env::var_os("CI").is_none(),
-            "CI must have {self:?}: scripts/setup.sh tests"
+            "CI must have {self:?}: scripts/setup.sh {group}"
         );
         if !is_there {
             let _ = writeln!(io::stderr(), "SKIPPED: {self:?} is not installed");
@@ -91,6 +115,14 @@ impl Program {
             Self::S5cmd => "test -x \"$CLIENTS/s5cmd\"",
             Self::Arrow => "python3 -c 'import pyarrow'",
             Self::Java => "command -v javac && test -d \"$CLIENTS/java\"",
+            Self::Mc => "test -x \"$CLIENTS/mc\"",
+            Self::MinioGo => "test -x \"$CLIENTS/s3/minio\"",
+            Self::Browser => {
+                "command -v node chromium && test -d \"$CLIENTS/applications/node_modules/@aws-sdk\""
+            }
+            Self::S3fs => "command -v s3fs && test -c /dev/fuse",
+            Self::Crt => "PYTHONPATH=\"$CLIENTS/crt\" python3 -c 'import awscrt'",
+            Self::Terraform => "test -x \"$CLIENTS/s3/terraform\"",
         }
     }
 
@@ -116,6 +148,26 @@ impl Program {
                 command.arg(class_path(classes)).arg("Session");
                 command
             }
+            Self::Crt => {
+                let mut command = python(cluster, "crt.py");
+                command.env("PYTHONPATH", clients().join("crt"));
+                command
+            }
+            Self::Browser => {
+                let mut command = cluster.lab.command("client", "node").unwrap();
+                command.arg(source("browser.mjs"));
+                command
+            }
+            Self::S3fs => {
+                // Its mounts and its processes end with the script.
+                let mut command = cluster.lab.command("client", "unshare").unwrap();
+                command.args(["--mount", "--pid", "--fork", "--kill-child", "bash"]);
+                command.args(SHELL).arg(source("s3fs.sh"));
+                command
+            }
+            Self::MinioGo => built(cluster, "minio"),
+            Self::Terraform => built(cluster, "terraform"),
+            Self::Mc => shell(cluster, "mc.sh"),
             Self::Aws => shell(cluster, "aws.sh"),
             Self::S3cmd => shell(cluster, "s3cmd.sh"),
             Self::Rclone => shell(cluster, "rclone.sh"),
@@ -178,9 +230,15 @@ fn python(cluster: &Cluster, script: &str) -> Command {
     command
 }
 
-/// A script of commands. The first that fails ends it.
+/// A script of commands.
 fn shell(cluster: &Cluster, script: &str) -> Command {
     let mut command = cluster.lab.command("client", "bash").unwrap();
-    command.args(["-euxo", "pipefail"]).arg(source(script));
+    command.args(SHELL).arg(source(script));
     command
+}
+
+/// A program of `scripts/clients/s3`.
+fn built(cluster: &Cluster, name: &str) -> Command {
+    let program = clients().join("s3").join(name);
+    cluster.lab.command("client", program).unwrap()
 }

@@ -1,0 +1,41 @@
+# mc, MinIO's command line, in parts of 5 MiB. It repeats failures of the network only.
+# It does not find the lab's authority in the environment.
+mkdir -p "$SCRATCH/mc/certs/CAs"
+cp "$CA_FILE" "$SCRATCH/mc/certs/CAs/"
+mc() { "$CLIENTS/mc" --config-dir "$SCRATCH/mc" --quiet --disable-pager "$@"; }
+names() { mc ls --json "$@" | sed 's/.*"key":"\([^"]*\)".*/\1/'; }
+
+mc alias set --api S3v4 --path on prism "${AWS_ENDPOINT_URL%:80}" "$AWS_ACCESS_KEY_ID" "$AWS_SECRET_ACCESS_KEY"
+mc mb "prism/$BUCKET"
+# It reads the bucket's configurations.
+mc stat "prism/$BUCKET"
+mc mirror "$SHARED/tree" "prism/$BUCKET/tree"
+mc mirror "prism/$BUCKET/tree" "$SCRATCH/tree"
+diff -r "$SHARED/tree" "$SCRATCH/tree"
+test -z "$(mc diff "$SHARED/tree" "prism/$BUCKET/tree")"
+
+mc put --part-size 5MiB "$SHARED/large" "prism/$BUCKET/large"
+mc cat --offset 1000001 "prism/$BUCKET/large" >"$SCRATCH/back"
+cmp -n 70000 "$SCRATCH/back" "$SHARED/slice"
+mc cp "prism/$BUCKET/large" "prism/$BUCKET/copy"
+mc mv "prism/$BUCKET/copy" "prism/$BUCKET/moved"
+mc cp "prism/$BUCKET/moved" "$SCRATCH/back"
+cmp "$SHARED/large" "$SCRATCH/back"
+curl -sSf --noproxy '*' -o "$SCRATCH/signed" "$(mc share download --json "prism/$BUCKET/moved" |
+    sed 's/.*"share":"\([^"]*\)".*/\1/; s/\\u0026/\&/g')"
+cmp "$SHARED/large" "$SCRATCH/signed"
+
+head -c 12000000 "$SHARED/large" >"$SCRATCH/parts"
+for sum in CRC32 CRC32C SHA1 SHA256 CRC64NVME; do
+    mc put --checksum "$sum" --part-size 5MiB "$SCRATCH/parts" "prism/$BUCKET/$sum"
+    mc cat "prism/$BUCKET/$sum" | cmp - "$SCRATCH/parts"
+    mc pipe --checksum "$sum" "prism/$BUCKET/$sum-pipe" <"$SCRATCH/parts"
+    mc cat "prism/$BUCKET/$sum-pipe" | cmp - "$SCRATCH/parts"
+done
+
+names --recursive prism/keys | cmp - "$SHARED/keys"
+names prism/keys | cmp - "$SHARED/folders"
+
+mc rm --recursive --force "prism/$BUCKET/"
+test -z "$(mc ls --recursive "prism/$BUCKET")"
+mc rb "prism/$BUCKET"
