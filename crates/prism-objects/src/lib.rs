@@ -24,6 +24,7 @@ mod buckets;
 mod commits;
 mod copy;
 mod delete;
+mod document_memory;
 mod documents;
 mod get;
 mod hashing;

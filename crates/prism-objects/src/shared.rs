@@ -12,6 +12,7 @@ use prism_service::Link;
 use crate::answer::Answer;
 use crate::auth::Auth;
 use crate::commits::Commits;
+use crate::document_memory::DocumentMemory;
 use crate::hashing::Hashing;
 
 /// The time for which a browser need not ask again.
@@ -25,6 +26,7 @@ pub struct Shared {
     pages: RwLock<Option<Arc<CorsConfig>>>,
     pub(crate) hashing: Hashing,
     pub(crate) commits: Commits,
+    pub(crate) documents: DocumentMemory,
     pub(crate) link: Arc<Link>,
 }
 
@@ -41,6 +43,7 @@ impl Shared {
             pages: RwLock::new(pages(&config.service.cors_origins)),
             hashing: Hashing::default(),
             commits: Commits::default(),
+            documents: DocumentMemory::default(),
             link,
         }
     }

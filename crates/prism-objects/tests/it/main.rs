@@ -9,6 +9,7 @@
 )]
 
 mod buckets;
+mod documents;
 mod memory;
 mod multipart;
 mod nodes;
