@@ -11,6 +11,8 @@ mod keys;
 mod needs;
 mod network;
 mod path;
+mod policies;
+mod records;
 mod servers;
 mod system;
 
@@ -97,6 +99,7 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<HostP
                 }
             }
             findings.extend(servers::examine(&part, node));
+            findings.extend(policies::examine(&part));
         }
     }
     let interfaces = match &config.switch {

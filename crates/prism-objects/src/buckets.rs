@@ -41,14 +41,18 @@ impl Objects {
             call.exchange.add_fields(extra);
             return refuse_for_now(call, wait).await;
         }
-        let body = if operation.row().body == Body::Skipped {
+        // The answer to a long list is long too, so its memory counts until it is sent.
+        let (body, _memory) = if operation.row().body == Body::Skipped {
             if let Err(error) = self.current_store(call.request).await {
                 return self.refuse(call, error).await;
             }
             call.exchange.skip_body().await;
-            Ok(Vec::new())
+            (Ok(Vec::new()), None)
         } else {
-            call.read_document().await
+            match self.read_document(call).await {
+                Ok((body, memory)) => (Ok(body), Some(memory)),
+                Err(failure) => (Err(failure), None),
+            }
         };
         let answer = match body {
             Ok(body) => {
@@ -97,7 +101,7 @@ impl Objects {
             Op::ListObjects(list) => self.list_objects(request, bucket, list).await,
             Op::ListVersions(list) => self.list_versions(request, bucket, list).await,
             Op::ListUploads(list) => self.list_uploads(request, bucket, list).await,
-            Op::DeleteObjects => self.delete_objects(request, bucket, &body).await,
+            Op::DeleteObjects => self.delete_objects(request, bucket, body).await,
             Op::Head => self.on_store(bucket, region, head).await,
             Op::GetLocation => self.on_store(bucket, region, location).await,
             Op::GetVersioning => self.on_store(bucket, &(), versioning).await,

@@ -9,27 +9,31 @@ use prism_s3::{BodyDigest, Code, Expected, ObjectOperation, Operation, S3Error, 
 use prism_service::{BodyFailure, Exchange, set};
 
 use crate::answer::{Answer, Failure, request_id};
+use crate::document_memory::{DocumentMemory, DocumentRoom};
 use crate::objects::Objects;
-use crate::request::{Call, Request};
+use crate::pieces::PIECE_BYTES;
+use crate::request::Call;
 
 /// The time after which a late answer begins, and the interval of its signs of life. Relaying
 /// nodes and clients wait much longer for a silent connection.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
-impl<X: Exchange> Call<'_, X> {
-    /// Reads a body that is a document, and verifies its digests.
-    pub(crate) async fn read_document(&mut self) -> Result<Vec<u8>, Failure> {
-        let max = self.request.meaning.operation.row().body.max_bytes();
-        self.exchange.limit_body(max);
-        let bytes = read_verified(self.exchange, self.request, max).await;
-        if !matches!(bytes, Err(Failure::Connection(_))) {
-            self.exchange.skip_body().await;
-        }
-        bytes
-    }
-}
-
 impl Objects {
+    /// Reads a body that is a document, and verifies its digests. Its memory counts as used until
+    /// the room is dropped.
+    pub(crate) async fn read_document(
+        &self,
+        call: &mut Call<'_, impl Exchange>,
+    ) -> Result<(Vec<u8>, DocumentRoom), Failure> {
+        let max = call.request.meaning.operation.row().body.max_bytes();
+        call.exchange.limit_body(max);
+        let document = read_verified(call, &self.shared.documents, max).await;
+        if !matches!(document, Err(Failure::Connection(_))) {
+            call.exchange.skip_body().await;
+        }
+        document
+    }
+
     /// Answers with the document that `work` makes, however long it takes. A late answer
     /// begins before its outcome is known, as in S3: its document says whether the work failed.
     pub(crate) async fn answer_in_time(
@@ -49,22 +53,25 @@ impl Objects {
 }
 
 async fn read_verified(
-    exchange: &mut impl Exchange,
-    request: &Request,
+    call: &mut Call<'_, impl Exchange>,
+    memory: &DocumentMemory,
     max: u64,
-) -> Result<Vec<u8>, Failure> {
-    if exchange.left_bytes().is_some_and(|left| left > max) {
+) -> Result<(Vec<u8>, DocumentRoom), Failure> {
+    let Call { exchange, request } = call;
+    let longest = exchange.left_bytes().unwrap_or(max);
+    if longest > max {
         return Err(Code::EntityTooLarge.into());
     }
     let headers = request.head.headers();
-    let payload = &request.meaning.payload;
-    let expected = match request.meaning.operation {
+    let meaning = &request.meaning;
+    let expected = match meaning.operation {
         // The checksum is that of the object, which `multipart.rs` compares.
         Operation::Object(_, ObjectOperation::CompleteUpload(_)) => {
-            Expected::without_checksum(headers, payload)?
+            Expected::without_checksum(headers, &meaning.payload)?
         }
-        _ => Expected::from_request(headers, payload)?,
+        _ => Expected::from_request(headers, &meaning.payload)?,
     };
+    let room = memory.room(&meaning.principal, longest).await?;
     let bytes = exchange
         .read_to_end(max)
         .await
@@ -74,9 +81,14 @@ async fn read_verified(
             BodyFailure::Connection(error) => Failure::Connection(error),
         })?;
     let mut digest = BodyDigest::new(expected);
-    digest.update(&bytes);
+    for (n, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+        if n > 0 {
+            tokio::task::yield_now().await;
+        }
+        digest.update(piece);
+    }
     digest.finish()?;
-    Ok(bytes)
+    Ok((bytes, room))
 }
 
 /// Begins an answer, sends white space at intervals while `work` runs, and then its document.

@@ -25,6 +25,7 @@ mod change_rates;
 mod commits;
 mod copy;
 mod delete;
+mod document_memory;
 mod documents;
 mod get;
 mod hashing;

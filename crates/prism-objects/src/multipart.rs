@@ -107,7 +107,7 @@ impl Objects {
         object: &ObjectRef,
         complete: &CompleteUpload,
     ) -> Result<Answer, Failure> {
-        let xml = call.read_document().await?;
+        let (xml, _memory) = self.read_document(call).await?;
         let room = self.room_for_completion(object, &complete.upload).await?;
         let location = self.location(call.request);
         let object = object.clone();

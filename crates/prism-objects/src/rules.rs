@@ -76,7 +76,8 @@ impl BucketRules {
     /// The policy of a bucket, if it has one.
     ///
     /// # Errors
-    /// `NoSuchBucket`. No backend is in reach. `AccessDenied` if the policy cannot be read.
+    /// `NoSuchBucket`. No backend is in reach. `AccessDenied` if the policy cannot be read, which is
+    /// remembered like a policy.
     pub(crate) async fn policy(&self, bucket: &BucketName) -> Result<Option<Rc<Policy>>, S3Error> {
         let question = |bucket| Question::Policy { bucket };
         let parse = |text: &[u8]| {
@@ -113,9 +114,10 @@ impl BucketRules {
             document.transpose()
         };
         let answer = Box::pin(place.get_or_init(asking)).await.clone();
-        // A failure counts only for those who have waited for it. A bucket that is missing may be
-        // made at once, with documents.
-        if answer.is_err() {
+        // Other failures count only for those who have waited for them. A bucket that is missing
+        // may be made at once, with documents.
+        let is_unreadable = |error: &S3Error| error.code() == Code::AccessDenied;
+        if answer.as_ref().is_err_and(|error| !is_unreadable(error)) {
             known.borrow_mut().0.remove(name);
         }
         answer

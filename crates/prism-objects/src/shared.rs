@@ -13,6 +13,7 @@ use crate::answer::Answer;
 use crate::auth::Auth;
 use crate::change_rates::ChangeRates;
 use crate::commits::Commits;
+use crate::document_memory::DocumentMemory;
 use crate::hashing::Hashing;
 
 /// The time for which a browser need not ask again.
@@ -28,6 +29,7 @@ pub struct Shared {
     pub(crate) hashing: Hashing,
     pub(crate) commits: Commits,
     pub(crate) changes: ChangeRates,
+    pub(crate) documents: DocumentMemory,
     pub(crate) link: Arc<Link>,
 }
 
@@ -46,6 +48,7 @@ impl Shared {
             hashing: Hashing::default(),
             commits: Commits::default(),
             changes: ChangeRates::default(),
+            documents: DocumentMemory::default(),
             link,
         }
     }

@@ -18,7 +18,8 @@ impl Objects {
         object: &ObjectRef,
         version: Option<&str>,
     ) -> Result<Answer, Failure> {
-        let tags = xml::parse_tagging(&call.read_document().await?)?;
+        let (document, _memory) = self.read_document(call).await?;
+        let tags = xml::parse_tagging(&document)?;
         let object = object.clone();
         let version = version.map(str::to_owned);
         let replaced = self

@@ -156,7 +156,7 @@ impl TraceId {
 }
 
 /// The caller of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Caller {
     /// The holder of this access key: 1 to 255 bytes.
     AccessKey(String),

@@ -32,6 +32,9 @@ pub struct CorsConfig {
 impl CorsConfig {
     /// The most rules of a bucket.
     pub const MAX_RULES: usize = 100;
+    /// The most headers of one preflight. Each is compared with every pattern of a rule, of which
+    /// 64 KiB have about 2,000.
+    const MAX_ASKED_HEADERS: usize = 100;
 
     /// Checks rules.
     ///
@@ -128,13 +131,21 @@ impl CorsConfig {
     /// The answer to a preflight request.
     ///
     /// # Errors
-    /// `BadRequest` if it is no preflight, `AccessForbidden` if no rule allows it.
+    /// `BadRequest` if it is no preflight or names too many headers, `AccessForbidden` if no rule
+    /// allows it.
     pub fn preflight(&self, request: &Headers) -> Result<ResponseHead, S3Error> {
         let (origin, method) = asked(request)?;
         let wanted: Vec<&str> = request
             .list("access-control-request-headers")
             .filter_map(|name| std::str::from_utf8(name).ok())
+            .take(Self::MAX_ASKED_HEADERS + 1)
             .collect();
+        if wanted.len() > Self::MAX_ASKED_HEADERS {
+            return Err(Code::BadRequest.with_message(format!(
+                "A preflight names at most {} headers.",
+                Self::MAX_ASKED_HEADERS
+            )));
+        }
         let rule = self.find(origin, method, &wanted).ok_or_else(forbidden)?;
         let mut answer = ResponseHead::new(200);
         let added = rule.allow_preflight(answer.headers_mut(), origin, &wanted);
@@ -193,9 +204,8 @@ impl CorsRule {
     }
 
     fn allows_header(&self, name: &str) -> bool {
-        let name = name.to_ascii_lowercase();
         let mut patterns = self.headers.iter();
-        patterns.any(|pattern| fits(&pattern.to_ascii_lowercase(), &name))
+        patterns.any(|pattern| fits_in_any_case(pattern, name))
     }
 
     fn allow_preflight(
@@ -232,6 +242,23 @@ impl CorsRule {
             "Origin, Access-Control-Request-Headers, Access-Control-Request-Method",
         )
     }
+}
+
+/// As [`fits`], without regard to the case of ASCII letters.
+fn fits_in_any_case(pattern: &str, text: &str) -> bool {
+    let pattern = pattern.as_bytes();
+    let text = text.as_bytes();
+    let Some(star) = pattern.iter().position(|byte| *byte == b'*') else {
+        return pattern.eq_ignore_ascii_case(text);
+    };
+    let before = pattern.get(..star).unwrap_or_default();
+    let behind = pattern.get(star + 1..).unwrap_or_default();
+    let Some((start, rest)) = text.split_at_checked(before.len()) else {
+        return false;
+    };
+    let end = rest.len().checked_sub(behind.len());
+    let end = end.and_then(|at| rest.get(at..));
+    start.eq_ignore_ascii_case(before) && end.is_some_and(|end| end.eq_ignore_ascii_case(behind))
 }
 
 /// Whether a text matches a pattern, whose `*` stands for any text.
@@ -313,6 +340,29 @@ mod tests {
             let none = config.preflight(&asked).unwrap_err();
             assert_eq!(none.code(), Code::BadRequest);
             assert!(none.message().contains(named), "{none}");
+        }
+        let many = |count| vec!["X-Amz-A"; count].join(",");
+        assert!(ask("https://a.example.org", "PUT", &many(100)).is_ok());
+        let too_many = ask("https://a.example.org", "PUT", &many(101)).unwrap_err();
+        assert_eq!(too_many.code(), Code::BadRequest);
+    }
+
+    #[test]
+    fn a_pattern_of_a_header_has_one_star_and_no_case() {
+        for (pattern, name, expected) in [
+            ("*", "", true),
+            ("Content-Type", "content-type", true),
+            ("content-type", "content-typ", false),
+            ("X-Amz-*", "x-amz-", true),
+            ("X-Amz-*", "x-am", false),
+            ("x-*-ID", "X-Request-id", true),
+            ("x-*-id", "x-id", false),
+        ] {
+            assert_eq!(
+                fits_in_any_case(pattern, name),
+                expected,
+                "{pattern} {name}"
+            );
         }
     }
 

@@ -3,11 +3,11 @@
 
 use prism_acme::{SOURCE, failure, issued};
 use prism_config::{Config, Node};
-use prism_membership::etcd::{Key, Keys, client};
-use prism_membership::{AcmeRecords, ClusterRecords};
+use prism_membership::etcd::Key;
 use prism_pki::{Certificate, Dated, Term, now_s};
 
 use super::finding::{Finding, State, Subject};
+use super::records;
 
 const SUBJECT: Subject = Subject("certificates");
 /// The remedies for a certificate of each kind.
@@ -80,13 +80,11 @@ fn by_acme(config: &Config, node: &Node, now_s: u64) -> Vec<Finding> {
     if config.service.acme.is_none() || !node.is_frontend() {
         return Vec::new();
     }
-    let records = match records(config) {
-        Ok(records) => records,
+    let records = match records::read(config, |keys| keys.path(&Key::Acme(""))) {
+        Ok(records) => records.acme,
         Err(error) => {
             let found = format!("the certificate by ACME, which is in etcd: {error:#}");
-            return vec![
-                SUBJECT.unknown(found, "start etcd, or run this on a host that reaches it"),
-            ];
+            return vec![SUBJECT.unknown(found, records::REMEDY)];
         }
     };
     let certificate = issued(&records).and_then(|issued| issued.certificate().ok());
@@ -105,18 +103,6 @@ fn by_acme(config: &Config, node: &Node, now_s: u64) -> Vec<Finding> {
         SUBJECT.advice(found, RENEW_ACME)
     });
     std::iter::once(certificate).chain(failed).collect()
-}
-
-/// The records of ACME in etcd.
-fn records(config: &Config) -> anyhow::Result<AcmeRecords> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let client = client(config)?;
-    let keys = Keys::of(config)?;
-    let snapshot = runtime.block_on(client.read(&keys.path(&Key::Acme(""))))?;
-    let known = ClusterRecords::read(&keys, &snapshot, &ClusterRecords::default());
-    Ok(known.acme.as_ref().clone())
 }
 
 fn finding(dated: &Dated, mend: &str, now_s: u64) -> Finding {

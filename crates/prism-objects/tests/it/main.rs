@@ -11,6 +11,7 @@
 mod buckets;
 mod checksums;
 mod configurations;
+mod documents;
 mod memory;
 mod multipart;
 mod nodes;

@@ -9,8 +9,10 @@ use prism_service::{Input, Io};
 /// A client that has sent all of its requests, and keeps the answers.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryIo {
-    unread: Vec<u8>,
-    /// The number of `unread` bytes that were read and not consumed.
+    sent: Vec<u8>,
+    /// The number of `sent` bytes that were consumed.
+    consumed: usize,
+    /// The number of bytes behind these that were read.
     buffered: usize,
     /// Everything that was written.
     pub(crate) written: Vec<u8>,
@@ -23,30 +25,30 @@ impl MemoryIo {
     /// A client that sends `bytes`, and then nothing more.
     pub(crate) fn sending(bytes: impl Into<Vec<u8>>) -> Self {
         Self {
-            unread: bytes.into(),
+            sent: bytes.into(),
             ..Self::default()
         }
     }
 
     /// The bytes that were not consumed.
     pub(crate) fn unread(&self) -> &[u8] {
-        &self.unread
+        self.sent.get(self.consumed..).unwrap_or_default()
     }
 }
 
 impl Input for MemoryIo {
     fn buffered(&self) -> &[u8] {
-        self.unread.get(..self.buffered).unwrap_or_default()
+        self.unread().get(..self.buffered).unwrap_or_default()
     }
 
     fn consume(&mut self, n: usize) {
         let n = n.min(self.buffered);
-        self.unread.drain(..n);
+        self.consumed += n;
         self.buffered -= n;
     }
 
     async fn fill(&mut self) -> io::Result<usize> {
-        let more = (self.unread.len() - self.buffered).min(READ_BYTES);
+        let more = (self.unread().len() - self.buffered).min(READ_BYTES);
         self.buffered += more;
         Ok(more)
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use prism_cluster::replica::Bucket;
 use prism_config::{Config, Credential, Role, Running};
 use prism_core::Core;
 use prism_http::{BodyReader, Headers, Limits, RequestHead, ResponseHead};
@@ -14,7 +15,7 @@ use prism_proto::facts::{Caller, Facts};
 use prism_replicas::{Node, Replicator};
 use prism_s3::access::Rights;
 use prism_service::{
-    Exchange, Http1, Http1Parts, Link, Peers, Remote, Request, Route, Served, Service,
+    Exchange, Http1, Http1Parts, Io, Link, Peers, Remote, Request, Route, Served, Service,
 };
 use prism_signer::{Body as Signed, Signer};
 use prism_store::Store;
@@ -129,6 +130,19 @@ impl Server {
         self.shared.replace_users(&users);
     }
 
+    /// Stores a document of a bucket without looking at it, as an earlier release may have.
+    pub(crate) fn store_document(&self, bucket: &str, name: &str, text: &str) {
+        let replicator = self.objects.nodes();
+        let put = |next: &mut Bucket| drop(next.documents.insert(name.into(), text.into()));
+        self.run(async {
+            let changed = replicator
+                .alter_bucket(bucket, |known, stamp| Bucket::change(known, stamp, put))
+                .await
+                .unwrap();
+            replicator.push_record(bucket, &changed).await.unwrap();
+        });
+    }
+
     /// Sends `METHOD path` with these header fields, as somebody who may do everything.
     pub(crate) fn send(&self, start: &str, fields: &[(&str, &str)], body: &[u8]) -> Answer {
         self.send_by(Some(ADMIN), start, fields, body)
@@ -147,29 +161,52 @@ impl Server {
         fields: &[(&str, &str)],
         body: &[u8],
     ) -> Answer {
-        let mut head = head_of(key, start, fields, body.len());
+        self.run(self.answer(key, start, fields, body))
+    }
+
+    /// The same beside other work of the thread.
+    pub(crate) async fn answer(
+        &self,
+        key: Option<&str>,
+        start: &str,
+        fields: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        let head = head_of(key, start, fields, body.len());
         let mut io = MemoryIo::sending([body, b"GET /next"].concat());
-        let work = async {
-            let objects = &self.objects;
-            let meaning = match objects.understand(&mut head, None) {
-                Ok(meaning) => meaning,
-                Err(error) => return (refuse(objects, &mut io, &head, &error).await, head),
-            };
-            let mut request = Request::new(head, 0, remote(), meaning);
-            if let Err(error) = objects.admit(&mut request).await {
-                return (
-                    refuse(objects, &mut io, &request.head, &error).await,
-                    request.head,
-                );
-            }
-            assert_eq!(objects.route(&request.meaning, false), Route::Here);
-            let mut exchange = Http1::new(&mut io, &request.head, Http1Parts::default());
-            let served = objects.serve(&mut exchange, &request).await;
-            assert_eq!(served.unwrap(), Served::Answered);
-            (exchange.is_open(), request.head)
-        };
-        let (keep_alive, head) = self.local.block_on(&self.runtime, work);
+        let (keep_alive, head) = self.serve(head, &mut io).await;
         read(&head, &io, keep_alive)
+    }
+
+    /// Runs work on the thread of the node.
+    pub(crate) fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        self.local.block_on(&self.runtime, work)
+    }
+
+    /// Answers the request with this head. Returns whether the connection lives on, and the head.
+    pub(crate) async fn serve(
+        &self,
+        mut head: RequestHead,
+        io: &mut impl Io,
+    ) -> (bool, RequestHead) {
+        let objects = &self.objects;
+        let meaning = match objects.understand(&mut head, None) {
+            Ok(meaning) => meaning,
+            Err(error) => return (refuse(objects, io, &head, &error).await, head),
+        };
+        let mut request = Request::new(head, 0, remote(), meaning);
+        if let Err(error) = objects.admit(&mut request).await {
+            return (
+                refuse(objects, io, &request.head, &error).await,
+                request.head,
+            );
+        }
+        assert_eq!(objects.route(&request.meaning, false), Route::Here);
+        let mut exchange = Http1::new(io, &request.head, Http1Parts::default());
+        let served = objects.serve(&mut exchange, &request).await;
+        assert_eq!(served.unwrap(), Served::Answered);
+        let is_open = exchange.is_open();
+        (is_open, request.head)
     }
 
     /// Which nodes answer a request.
@@ -216,7 +253,7 @@ pub(crate) fn key(name: &str, rights: Option<(&str, Rights)>) -> Credential {
 }
 
 /// The head of a request, signed with a key.
-fn head_of(
+pub(crate) fn head_of(
     key: Option<&str>,
     start: &str,
     fields: &[(&str, &str)],
@@ -269,7 +306,7 @@ pub(crate) fn text_of(
 
 async fn refuse(
     objects: &Objects,
-    io: &mut MemoryIo,
+    io: &mut impl Io,
     head: &RequestHead,
     error: &<Objects as Service>::Error,
 ) -> bool {

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use super::{OneOrMany, PolicyQuestion, fits};
+use super::json::{OneOrMany, Single, present};
+use super::pattern::TextCheck;
+use super::{PolicyQuestion, fits};
 use crate::{Code, S3Error};
 
 /// A condition. All conditions of a statement have to hold.
@@ -30,15 +32,22 @@ enum Test {
 
 /// The conditions of a statement, as they are written.
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields, default)]
 pub(super) struct Written {
-    ip_address: Option<OfAddress>,
-    not_ip_address: Option<OfAddress>,
-    string_equals: Option<OfPrefix>,
-    string_not_equals: Option<OfPrefix>,
-    string_like: Option<OfPrefix>,
-    string_not_like: Option<OfPrefix>,
-    bool: Option<OfTransport>,
+    #[serde(deserialize_with = "present")]
+    ip_address: Option<Single<OfAddress>>,
+    #[serde(deserialize_with = "present")]
+    not_ip_address: Option<Single<OfAddress>>,
+    #[serde(deserialize_with = "present")]
+    string_equals: Option<Single<OfPrefix>>,
+    #[serde(deserialize_with = "present")]
+    string_not_equals: Option<Single<OfPrefix>>,
+    #[serde(deserialize_with = "present")]
+    string_like: Option<Single<OfPrefix>>,
+    #[serde(deserialize_with = "present")]
+    string_not_like: Option<Single<OfPrefix>>,
+    #[serde(deserialize_with = "present")]
+    bool: Option<Single<OfTransport>>,
 }
 
 #[derive(Deserialize)]
@@ -63,35 +72,41 @@ struct OfTransport {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "the value of aws:SecureTransport has to be true or false"
+)]
 enum TrueOrFalse {
     Bool(bool),
     Text(String),
 }
 
 impl Written {
-    pub(super) fn read(self) -> Result<Vec<Condition>, S3Error> {
+    pub(super) fn read(self, check: &mut TextCheck) -> Result<Vec<Condition>, S3Error> {
         let mut conditions = Vec::new();
         let mut add = |negated, test| conditions.push(Condition { test, negated });
         for (negated, of) in [(false, self.ip_address), (true, self.not_ip_address)] {
-            if let Some(OfAddress { networks }) = of {
-                let networks = networks.into_vec()?;
-                let networks = networks.iter().map(|text| network(text));
+            if let Some(Single(OfAddress { networks })) = of {
+                let networks = networks.0.iter().map(|text| network(text));
                 add(negated, Test::Address(networks.collect::<Result<_, _>>()?));
             }
         }
         for (negated, of) in [(false, self.string_equals), (true, self.string_not_equals)] {
-            if let Some(OfPrefix { prefixes }) = of {
-                add(negated, Test::PrefixIs(prefixes.into_vec()?));
+            if let Some(Single(OfPrefix { prefixes })) = of {
+                let mut texts = prefixes.0.iter();
+                texts.try_for_each(|text| TextCheck::literal(text))?;
+                add(negated, Test::PrefixIs(prefixes.0));
             }
         }
         for (negated, of) in [(false, self.string_like), (true, self.string_not_like)] {
-            if let Some(OfPrefix { prefixes }) = of {
-                add(negated, Test::PrefixLike(prefixes.into_vec()?));
+            if let Some(Single(OfPrefix { prefixes })) = of {
+                let mut patterns = prefixes.0.iter();
+                patterns.try_for_each(|pattern| check.pattern(pattern))?;
+                add(negated, Test::PrefixLike(prefixes.0));
             }
         }
-        if let Some(OfTransport { is_tls }) = self.bool {
-            add(false, Test::Tls(one_truth(&is_tls.into_vec()?)?));
+        if let Some(Single(OfTransport { is_tls })) = self.bool {
+            add(false, Test::Tls(one_truth(&is_tls.0)?));
         }
         Ok(conditions)
     }
@@ -144,7 +159,10 @@ impl Condition {
 fn network(text: &str) -> Result<IpNet, S3Error> {
     let network = text.parse::<IpNet>().ok();
     let network = network.or_else(|| Some(text.parse::<IpAddr>().ok()?.into()));
-    network.ok_or_else(|| {
+    // Addresses of clients are compared in their IPv4 form.
+    let is_mapped =
+        |net: &IpNet| matches!(net, IpNet::V6(net) if net.addr().to_ipv4_mapped().is_some());
+    network.filter(|net| !is_mapped(net)).ok_or_else(|| {
         Code::MalformedPolicy.with_message(format!(
             "{text:.64} is not an address or a network such as 10.0.0.0/8 or 2001:db8::/32."
         ))
@@ -184,6 +202,8 @@ mod tests {
             "::/129",
             "10.0.0.0/",
             "10.0.0.0/-1",
+            "::ffff:10.0.0.0/104",
+            "::ffff:10.0.0.1",
             "a",
         ] {
             assert!(network(wrong).is_err(), "{wrong}");

@@ -6,7 +6,9 @@ use serde::Deserialize;
 
 use super::actions::Actions;
 use super::condition::Written;
-use super::{Effect, OneOrMany, Principals, Statement};
+use super::json::{OneOrMany, Single, present};
+use super::pattern::TextCheck;
+use super::{Effect, Principals, Statement};
 use crate::{BucketName, Code, S3Error};
 
 const RESOURCE: &str = "arn:aws:s3:::";
@@ -17,8 +19,9 @@ const MAX_KEY_CHARS: usize = 128;
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub(super) struct Document {
+    #[serde(default, deserialize_with = "present")]
     version: Option<String>,
-    #[serde(rename = "Id")]
+    #[serde(rename = "Id", default, deserialize_with = "present")]
     _id: Option<String>,
     statement: OneOrMany<Rule>,
 }
@@ -26,24 +29,31 @@ pub(super) struct Document {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 struct Rule {
-    #[serde(rename = "Sid")]
+    #[serde(rename = "Sid", default, deserialize_with = "present")]
     _sid: Option<String>,
-    effect: Effect,
+    effect: String,
     principal: Principal,
     action: OneOrMany<String>,
     resource: OneOrMany<String>,
     #[serde(default)]
-    condition: Written,
+    condition: Single<Written>,
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, deny_unknown_fields)]
+#[serde(
+    untagged,
+    expecting = "a principal has to be \"*\" or {\"AWS\": ..}, with a text or a list of texts"
+)]
 enum Principal {
     Text(String),
-    Named {
-        #[serde(rename = "AWS")]
-        aws: OneOrMany<String>,
-    },
+    Named(Single<Named>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    #[serde(rename = "AWS")]
+    aws: OneOrMany<String>,
 }
 
 impl Document {
@@ -51,26 +61,38 @@ impl Document {
         match self.version.as_deref() {
             None | Some("2012-10-17" | "2008-10-17") => {}
             Some(_) => {
-                return Err(
-                    Code::MalformedPolicy.with_message("The policy's version is not known.")
-                );
+                return Err(Code::MalformedPolicy.with_message(
+                    "The policy's version is not known. Use 2012-10-17, or leave it out.",
+                ));
             }
         }
-        let rules = self.statement.into_vec()?.into_iter();
-        rules.map(|rule| rule.statement(bucket)).collect()
+        let mut check = TextCheck::default();
+        let OneOrMany(rules) = self.statement;
+        let statements = rules.into_iter();
+        let statements = statements.map(|rule| rule.statement(bucket, &mut check));
+        statements.collect()
     }
 }
 
 impl Rule {
-    fn statement(self, bucket: &BucketName) -> Result<Statement, S3Error> {
-        let resources = self.resource.into_vec()?.into_iter();
-        let resources = resources.map(|arn| resource(bucket, &arn));
+    fn statement(self, bucket: &BucketName, check: &mut TextCheck) -> Result<Statement, S3Error> {
+        let effect = match self.effect.as_str() {
+            "Allow" => Effect::Allow,
+            "Deny" => Effect::Deny,
+            _ => {
+                return Err(
+                    Code::MalformedPolicy.with_message("An Effect has to be Allow or Deny.")
+                );
+            }
+        };
+        let OneOrMany(resources) = &self.resource;
+        let resources = resources.iter().map(|arn| resource(bucket, arn, check));
         Ok(Statement {
-            effect: self.effect,
-            principals: self.principal.principals()?,
-            actions: actions(&self.action.into_vec()?)?,
+            effect,
             resources: resources.collect::<Result<_, _>>()?,
-            conditions: self.condition.read()?,
+            principals: self.principal.principals()?,
+            actions: actions(&self.action.0, check)?,
+            conditions: self.condition.0.read(check)?,
         })
     }
 }
@@ -80,12 +102,14 @@ impl Principal {
         let names = match self {
             Self::Text(text) if text == "*" => return Ok(Principals::Everybody),
             Self::Text(text) => return Err(unknown_principal(&text)),
-            Self::Named { aws } => aws.into_vec()?,
+            Self::Named(Single(Named { aws })) => aws.0,
         };
         let mut keys = BTreeSet::new();
+        let mut is_everybody = false;
         for name in names {
             if name == "*" {
-                return Ok(Principals::Everybody);
+                is_everybody = true;
+                continue;
             }
             let key = name.strip_prefix(USER).unwrap_or(&name);
             let is_key = (1..=MAX_KEY_CHARS).contains(&key.len())
@@ -94,6 +118,9 @@ impl Principal {
                 return Err(unknown_principal(&name));
             }
             keys.insert(key.to_owned());
+        }
+        if is_everybody {
+            return Ok(Principals::Everybody);
         }
         Ok(Principals::AccessKeys(keys))
     }
@@ -106,9 +133,10 @@ fn unknown_principal(name: &str) -> S3Error {
     ))
 }
 
-fn actions(names: &[String]) -> Result<Actions, S3Error> {
+fn actions(names: &[String], check: &mut TextCheck) -> Result<Actions, S3Error> {
     let mut actions = Actions::default();
     for name in names {
+        check.pattern(name)?;
         let named = Actions::named(name);
         if named.is_empty() {
             return Err(Code::NotImplemented.with_message(format!(
@@ -121,7 +149,8 @@ fn actions(names: &[String]) -> Result<Actions, S3Error> {
 }
 
 /// The pattern of what follows the bucket's name.
-fn resource(bucket: &BucketName, arn: &str) -> Result<String, S3Error> {
+fn resource(bucket: &BucketName, arn: &str, check: &mut TextCheck) -> Result<String, S3Error> {
+    check.pattern(arn)?;
     let name = arn.strip_prefix(RESOURCE);
     let rest = name.and_then(|name| name.strip_prefix(bucket.as_str()));
     match rest {

@@ -6,16 +6,16 @@
 pub(crate) mod actions;
 mod condition;
 mod document;
+mod json;
 mod pattern;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use serde::Deserialize;
-
 use self::actions::Actions;
 use self::condition::Condition;
 use self::document::Document;
+use self::json::Single;
 use self::pattern::fits;
 use crate::{BucketName, Code, ObjectKey, S3Error};
 
@@ -37,7 +37,7 @@ struct Statement {
     conditions: Vec<Condition>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
     Allow,
     Deny,
@@ -50,26 +50,6 @@ enum Principals {
     Everybody,
     /// The holders of these access keys.
     AccessKeys(BTreeSet<String>),
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum OneOrMany<T> {
-    One(T),
-    Many(Vec<T>),
-}
-
-impl<T> OneOrMany<T> {
-    /// Its values, of which there has to be one.
-    fn into_vec(self) -> Result<Vec<T>, S3Error> {
-        match self {
-            Self::One(one) => Ok(vec![one]),
-            Self::Many(many) if many.is_empty() => {
-                Err(Code::MalformedPolicy.with_message("The policy has an empty list."))
-            }
-            Self::Many(many) => Ok(many),
-        }
-    }
 }
 
 /// The facts of a connection that conditions of policies name.
@@ -111,13 +91,14 @@ impl Policy {
     /// Reads a policy of this bucket.
     ///
     /// # Errors
-    /// `MalformedPolicy`; `NotImplemented` for principals and actions that Prism does not know.
+    /// `MalformedPolicy`, also for patterns that take too long; `NotImplemented` for principals and
+    /// actions that Prism does not know.
     pub fn parse(bucket: &BucketName, body: &[u8]) -> Result<Self, S3Error> {
         let malformed = |why: String| Code::MalformedPolicy.with_message(why);
         if body.len() > Self::MAX_BYTES {
             return Err(malformed("The policy is longer than 20 KiB.".to_owned()));
         }
-        let document: Document = serde_json::from_slice(body)
+        let Single(document) = serde_json::from_slice::<Single<Document>>(body)
             .map_err(|error| malformed(format!("The policy is not understood: {error}.")))?;
         Ok(Self {
             bucket: bucket.clone(),

@@ -1,7 +1,10 @@
-//! Patterns with `*` and `?`.
+//! Patterns with `*` and `?`, and the bound on those of one policy.
+
+use crate::{Code, S3Error};
 
 /// Whether a text matches a pattern: `*` stands for any text, `?` for one character. At worst it
-/// takes time in proportion to the product of both lengths.
+/// takes one step for each character of the pattern up to the first `*`, and for each pair of a
+/// character of the text and one of the pattern behind that `*`.
 pub(crate) fn fits<P, T>(mut pattern: P, mut text: T) -> bool
 where
     P: Iterator<Item = char> + Clone,
@@ -35,9 +38,52 @@ where
     }
 }
 
+/// Checks the texts of one policy while it is read.
+#[derive(Debug, Default)]
+pub(super) struct TextCheck {
+    /// The characters behind the first `*` of each pattern so far.
+    behind_stars: usize,
+}
+
+impl TextCheck {
+    /// The most characters behind the first `*` of each pattern of a policy, together. A key has at
+    /// most 1,024 bytes, so a decision takes about 1,024 x 1,024 steps: 2 ms.
+    pub(super) const MAX_BEHIND_STARS: usize = 1024;
+
+    /// Checks a text that stands for itself.
+    pub(super) fn literal(text: &str) -> Result<(), S3Error> {
+        if text.contains("${") {
+            return Err(Code::MalformedPolicy.with_message(format!(
+                "{text:.128} has a policy variable. Variables such as ${{aws:username}} are not \
+                 implemented: name each access key in a statement of its own."
+            )));
+        }
+        Ok(())
+    }
+
+    /// Checks a pattern, and counts it.
+    pub(super) fn pattern(&mut self, text: &str) -> Result<(), S3Error> {
+        Self::literal(text)?;
+        let behind = text.split_once('*').map_or("", |(_, behind)| behind);
+        self.behind_stars += behind.chars().count();
+        if self.behind_stars > Self::MAX_BEHIND_STARS {
+            return Err(Code::MalformedPolicy.with_message(format!(
+                "The patterns of a policy have at most {} characters behind their first *, \
+                 together. Use fewer patterns, or end them with their first *.",
+                Self::MAX_BEHIND_STARS
+            )));
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::Cell;
+
     use super::*;
+    use crate::ObjectKey;
 
     fn fit(pattern: &str, text: &str) -> bool {
         fits(pattern.chars(), text.chars())
@@ -70,5 +116,65 @@ mod tests {
         }
         let long = "a".repeat(1024);
         assert!(!fit(&format!("{}b", "*a".repeat(200)), &long));
+    }
+
+    /// The steps of a comparison with the longest key: the characters of the pattern that are read.
+    fn steps(pattern: &str) -> usize {
+        let steps = Cell::new(0);
+        let counted = pattern.chars().inspect(|_| steps.set(steps.get() + 1));
+        let key = "a".repeat(ObjectKey::MAX_BYTES);
+        assert!(!fits(counted, key.chars()), "{pattern}");
+        steps.get()
+    }
+
+    #[test]
+    fn a_decision_by_the_costliest_policy_has_a_million_steps() {
+        const MAX: usize = TextCheck::MAX_BEHIND_STARS;
+        for times in [1, 2, 4, 16, 128] {
+            let len = MAX / times;
+            for pattern in [
+                format!("*{}b", "a".repeat(len - 1)),
+                format!("*{}b", "a".repeat(len / 2 - 1)),
+                format!("*{}b", "a*".repeat(len / 2 - 1)),
+                format!("*{}b", "?*".repeat(len / 2 - 1)),
+                format!("*{}b", "?".repeat(len - 1)),
+                format!("*{}b*", "?".repeat(len - 2)),
+            ] {
+                let mut check = TextCheck::default();
+                for _ in 0..times {
+                    check.pattern(&pattern).unwrap();
+                }
+                let all = times * steps(&pattern);
+                // Each `*` is read once more to see whether it is the last character.
+                let most = (MAX + 2 * times) * (ObjectKey::MAX_BYTES + 2);
+                assert!(all <= most, "{all} {pattern}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_patterns_of_a_policy_have_a_bound_together() {
+        const MAX: usize = TextCheck::MAX_BEHIND_STARS;
+        let mut check = TextCheck::default();
+        let free = "a".repeat(4 * MAX);
+        for pattern in [&free, &format!("{free}*"), &format!("{}*", "?".repeat(MAX))] {
+            check.pattern(pattern).unwrap();
+        }
+        check
+            .pattern(&format!("a*{}", "\u{e9}".repeat(MAX - 1)))
+            .unwrap();
+        check.pattern("*b").unwrap();
+        let error = check.pattern("*b").unwrap_err();
+        assert_eq!(error.code(), Code::MalformedPolicy);
+        assert!(error.message().contains("1024"), "{error}");
+    }
+
+    #[test]
+    fn variables_are_refused() {
+        for text in ["home/${aws:username}/*", "${*}", "a${"] {
+            assert!(TextCheck::default().pattern(text).is_err(), "{text}");
+            assert!(TextCheck::literal(text).is_err(), "{text}");
+        }
+        assert!(TextCheck::literal("a$b{c}").is_ok());
     }
 }

@@ -1,6 +1,7 @@
 //! Decisions about callers: the table of operations by right, and policies.
 
 mod random;
+mod refused;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -397,49 +398,6 @@ fn a_statement_is_about_its_principals() {
             "{one}"
         );
     }
-}
-
-#[test]
-fn a_policy_that_says_more_is_refused() {
-    let (all, get) = (EVERYTHING, "\"s3:GetObject\"");
-    let code = |text: &str| parse(text).unwrap_err().code();
-    for text in [
-        statement("Allow", "\"a\"", get, all),
-        statement("Allow", "{\"AWS\":\"arn:aws:iam::1:root\"}", get, all),
-        statement("Allow", "{\"AWS\":\"a*\"}", get, all),
-        statement("Allow", "{\"AWS\":\"\"}", get, all),
-        statement("Allow", "\"*\"", "\"s3:PutObjectAcl\"", all),
-        statement("Allow", "\"*\"", "[\"s3:GetObject\",\"sqs:*\"]", all),
-    ] {
-        assert_eq!(code(&text), Code::NotImplemented, "{text}");
-    }
-    let with = |condition: &str| {
-        let condition = format!("\"Condition\":{condition},\"Effect\"");
-        statement("Allow", "\"*\"", get, all).replace("\"Effect\"", &condition)
-    };
-    for text in [
-        statement("Perhaps", "\"*\"", get, all),
-        statement("Allow", "{\"Federated\":\"a\"}", get, all),
-        statement("Allow", "{\"AWS\":[]}", get, all),
-        statement("Allow", "\"*\"", "[]", all),
-        statement("Allow", "\"*\"", get, "[]"),
-        statement("Allow", "\"*\"", get, "\"arn:aws:s3:::other/*\""),
-        statement("Allow", "\"*\"", get, "\"arn:aws:s3:::bkt2/*\""),
-        statement("Allow", "\"*\"", get, "\"*\""),
-        statement("Allow", "\"*\"", get, all).replace("\"Action\"", "\"NotAction\""),
-        with("{\"IpAddress\":{\"aws:SourceIp\":\"10.0.0.0/40\"}}"),
-        with("{\"IpAddress\":{\"aws:VpcSourceIp\":\"10.0.0.0/8\"}}"),
-        with("{\"IpAddress\":{\"aws:SourceIp\":[]}}"),
-        with("{\"IpAddressIfExists\":{\"aws:SourceIp\":\"10.0.0.0/8\"}}"),
-        with("{\"StringEquals\":{\"s3:delimiter\":\"/\"}}"),
-        with("{\"Bool\":{\"aws:SecureTransport\":\"maybe\"}}"),
-        with("{\"Bool\":{\"aws:SecureTransport\":[true,false]}}"),
-        with("{\"Bool\":{\"aws:SecureTransport\":true},\"Bool\":{\"aws:SecureTransport\":false}}"),
-        "1".to_owned(),
-    ] {
-        assert_eq!(code(&text), Code::MalformedPolicy, "{text}");
-    }
-    assert!(parse(&with("{}")).is_ok());
 }
 
 #[test]
