@@ -92,10 +92,7 @@ impl<S: Service> Gateway<S> {
         verified: Option<Facts>,
         listed: &ListedConnection<'_>,
     ) -> Option<Connection> {
-        let ReadHead {
-            mut head,
-            mut bytes,
-        } = read;
+        let ReadHead { mut head, bytes } = read;
         let id = verified.as_ref().map(|verified| verified.request_id);
         let id = id.unwrap_or_else(unguessable::number);
         let span = span_of_request(&head, id, verified.as_ref(), self.shared.requests.spans());
@@ -148,11 +145,7 @@ impl<S: Service> Gateway<S> {
             }
         };
         request.retries = retries;
-        // The node that answers reads the head as this node has understood it.
-        if let Some(rewritten) = request.head.take_rewritten() {
-            client.replace(bytes, &rewritten);
-            bytes = rewritten.len();
-        }
+        let bytes = rewrite(&mut client, &mut request.head, bytes);
         let about = self.service.about(&request.meaning);
         listed.begins(UnderWay {
             request_id: id,
@@ -412,4 +405,14 @@ fn verified_by_source(client: &Connection) -> Option<Facts> {
     let read = Facts::decode(context);
     let refused = |error| tracing::warn!(client = %client.client(), %error, "cannot read the verification of a hand-off; verifying again");
     read.map_err(refused).ok()
+}
+
+/// Puts a head that this node has rewritten in the place of the `bytes` that the client sent, so
+/// that the node that answers reads what this node has understood. Returns its length.
+fn rewrite(client: &mut Connection, head: &mut RequestHead, bytes: usize) -> usize {
+    let Some(rewritten) = head.take_rewritten() else {
+        return bytes;
+    };
+    client.replace(bytes, &rewritten);
+    rewritten.len()
 }

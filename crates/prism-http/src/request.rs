@@ -93,8 +93,8 @@ impl RequestHead {
         })
     }
 
-    /// Moves the name in front of `host` to the path: `/k` of `a.host` becomes `/a/k` of `host`. The
-    /// target `*` stays.
+    /// Moves the name in front of `host` to the path: `/k` of `a.host` becomes `/a/k` of `host`.
+    /// The target `*` stays.
     ///
     /// # Errors
     /// [`HeadError`] if the name cannot be a part of a path, or `host` no host.

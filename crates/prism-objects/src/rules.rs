@@ -76,8 +76,8 @@ impl BucketRules {
     /// The policy of a bucket, if it has one.
     ///
     /// # Errors
-    /// `NoSuchBucket`. No backend is in reach. `AccessDenied` if the policy cannot be read, which is
-    /// remembered like a policy.
+    /// `NoSuchBucket`. No backend is in reach. `AccessDenied` if the policy cannot be read, which
+    /// is remembered like a policy.
     pub(crate) async fn policy(&self, bucket: &BucketName) -> Result<Option<Rc<Policy>>, S3Error> {
         let question = |bucket| Question::Policy { bucket };
         let parse = |text: &[u8]| {

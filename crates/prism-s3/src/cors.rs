@@ -341,9 +341,10 @@ mod tests {
             assert_eq!(none.code(), Code::BadRequest);
             assert!(none.message().contains(named), "{none}");
         }
-        let many = |count| vec!["X-Amz-A"; count].join(",");
-        assert!(ask("https://a.example.org", "PUT", &many(100)).is_ok());
-        let too_many = ask("https://a.example.org", "PUT", &many(101)).unwrap_err();
+        let most = ["X-Amz-A"; 100].join(",");
+        assert!(ask("https://a.example.org", "PUT", &most).is_ok());
+        let beyond = ["X-Amz-A"; 101].join(",");
+        let too_many = ask("https://a.example.org", "PUT", &beyond).unwrap_err();
         assert_eq!(too_many.code(), Code::BadRequest);
     }
 
