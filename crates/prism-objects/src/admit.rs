@@ -151,6 +151,12 @@ impl Objects {
 }
 
 impl Meaning {
+    /// The caller, if its changes of buckets have a rate. Administrators have none.
+    pub(crate) fn caller_with_rate(&self) -> Option<&Principal> {
+        let is_admin = matches!(self.rights.as_deref(), Some(KeyRights::Admin));
+        (!is_admin).then_some(&self.principal)
+    }
+
     /// The caller, whose rights count as none if this node does not know its key. `everybody`: the
     /// rights of anonymous callers.
     fn caller(&self, everybody: Rights) -> Caller<'_> {

@@ -261,7 +261,7 @@ impl Objects {
     }
 
     fn count_change(&self, request: &Request, bucket: &BucketName) {
-        let caller = &request.meaning.principal;
+        let caller = request.meaning.caller_with_rate();
         let changes = &self.shared.changes;
         changes.add(bucket.as_str(), caller, Instant::now());
     }
@@ -273,7 +273,7 @@ impl Objects {
             return None;
         }
         let changes = &self.shared.changes;
-        changes.wait(bucket.as_str(), &meaning.principal, Instant::now())
+        changes.wait(bucket.as_str(), meaning.caller_with_rate(), Instant::now())
     }
 }
 

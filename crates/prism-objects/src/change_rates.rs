@@ -3,7 +3,8 @@
 //! no change at all, of any cluster that shares it.
 //!
 //! Each bucket and each access key has a token bucket at each node; nodes do not add theirs up.
-//! Quotas, which administrators set by `prism ctl`, do not count.
+//! Keys of administrators have no rate of their own, and quotas, which `prism ctl` sets, do not
+//! count.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -49,20 +50,28 @@ struct Spent {
 struct Spenders(HashMap<String, Instant>);
 
 impl ChangeRates {
-    /// The time until `caller` may change the bucket; `None` if it may now.
-    pub(crate) fn wait(&self, bucket: &str, caller: &Principal, now: Instant) -> Option<Duration> {
+    /// The time until `caller` may change the bucket; `None` if it may now. An administrator is no
+    /// caller here.
+    pub(crate) fn wait(
+        &self,
+        bucket: &str,
+        caller: Option<&Principal>,
+        now: Instant,
+    ) -> Option<Duration> {
         let spent = self.0.lock();
         let of_bucket = spent.buckets.wait(OF_BUCKET, bucket, now);
-        let of_key = spent.keys.wait(OF_KEY, name_of(caller), now);
+        let of_key = caller.and_then(|caller| spent.keys.wait(OF_KEY, name_of(caller), now));
         of_bucket.max(of_key)
     }
 
     /// Counts a change. One that is under way may have been allowed before others were counted; the
     /// next ones wait for longer then.
-    pub(crate) fn add(&self, bucket: &str, caller: &Principal, now: Instant) {
+    pub(crate) fn add(&self, bucket: &str, caller: Option<&Principal>, now: Instant) {
         let mut spent = self.0.lock();
         spent.buckets.add(OF_BUCKET, bucket, now);
-        spent.keys.add(OF_KEY, name_of(caller), now);
+        if let Some(caller) = caller {
+            spent.keys.add(OF_KEY, name_of(caller), now);
+        }
     }
 }
 
@@ -114,8 +123,8 @@ mod tests {
     /// The number of changes until one has to wait.
     fn changes(rates: &ChangeRates, bucket: &str, caller: &Principal, now: Instant) -> u32 {
         let mut count = 0;
-        while rates.wait(bucket, caller, now).is_none() {
-            rates.add(bucket, caller, now);
+        while rates.wait(bucket, Some(caller), now).is_none() {
+            rates.add(bucket, Some(caller), now);
             count += 1;
         }
         count
@@ -126,9 +135,9 @@ mod tests {
         let rates = ChangeRates::default();
         let now = Instant::now();
         assert_eq!(changes(&rates, "b", &key("one"), now), OF_BUCKET.burst);
-        let wait = rates.wait("b", &key("two"), now);
+        let wait = rates.wait("b", Some(&key("two")), now);
         assert_eq!(wait, Some(OF_BUCKET.interval));
-        assert_eq!(rates.wait("other", &key("one"), now), None);
+        assert_eq!(rates.wait("other", Some(&key("one")), now), None);
         let later = now + Duration::from_mins(1);
         assert_eq!(changes(&rates, "b", &key("two"), later), 10);
         let much_later = later + Duration::from_hours(1);
@@ -148,9 +157,14 @@ mod tests {
             buckets.sum()
         };
         assert_eq!(of_all(now), OF_KEY.burst);
-        assert_eq!(rates.wait("new", &key("two"), now), None);
-        assert_eq!(rates.wait("new", &Principal::Anonymous, now), None);
+        assert_eq!(rates.wait("new", Some(&key("two")), now), None);
+        assert_eq!(rates.wait("new", Some(&Principal::Anonymous), now), None);
         assert_eq!(of_all(now + Duration::from_mins(1)), 30);
+        for n in 0..2 * OF_KEY.burst {
+            let bucket = format!("of an administrator {n}");
+            assert_eq!(rates.wait(&bucket, None, now), None);
+            rates.add(&bucket, None, now);
+        }
     }
 
     #[test]
@@ -158,9 +172,9 @@ mod tests {
         let rates = ChangeRates::default();
         let now = Instant::now();
         for _ in 0..OF_BUCKET.burst + 10 {
-            rates.add("b", &key("one"), now);
+            rates.add("b", Some(&key("one")), now);
         }
-        let wait = rates.wait("b", &key("one"), now);
+        let wait = rates.wait("b", Some(&key("one")), now);
         assert_eq!(wait, Some(OF_BUCKET.interval * 11));
     }
 
@@ -171,12 +185,12 @@ mod tests {
         let busy = key("busy");
         changes(&rates, "busy", &busy, now);
         for n in 0..2 * NAMES_MAX {
-            rates.add(&format!("b{n}"), &key(&format!("k{n}")), now);
+            rates.add(&format!("b{n}"), Some(&key(&format!("k{n}"))), now);
         }
         let spent = rates.0.lock();
         let sizes = [&spent.buckets, &spent.keys].map(|spenders| spenders.0.len());
         assert_eq!(sizes, [NAMES_MAX; 2]);
         drop(spent);
-        assert!(rates.wait("busy", &busy, now).is_some());
+        assert!(rates.wait("busy", Some(&busy), now).is_some());
     }
 }
