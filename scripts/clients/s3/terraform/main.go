@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -168,7 +169,11 @@ func main() {
 	log.SetFlags(log.Lshortfile)
 	loaded, err := config.LoadDefaultConfig(ctx, config.WithRetryMaxAttempts(1))
 	check(err)
-	client := s3.NewFromConfig(loaded, func(options *s3.Options) { options.UsePathStyle = true })
+	client := s3.NewFromConfig(loaded, func(options *s3.Options) {
+		options.UsePathStyle = true
+		// The SDK does not take the default port beside an IPv6 address.
+		options.BaseEndpoint = aws.String(strings.TrimSuffix(os.Getenv("AWS_ENDPOINT_URL"), ":80"))
+	})
 
 	_, err = client.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: bucket})
 	if code(err) != "NotFound" {

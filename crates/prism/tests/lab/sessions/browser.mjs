@@ -21,16 +21,11 @@ const PART_BYTES = 8 << 20;
 const CONTENT_TYPE = "image/x-portrait";
 const large = readFileSync(join(SHARED, "large")).subarray(0, 20 << 20);
 const slice = readFileSync(join(SHARED, "slice"));
-const s3 = new sdk.S3Client({
-  region,
-  endpoint,
-  forcePathStyle: true,
-  maxAttempts: 1,
-  // Otherwise a presigned URL has the checksum of an empty body.
-  requestChecksumCalculation: "WHEN_REQUIRED",
-});
-const sign = (command) => getSignedUrl(s3, command, { expiresIn: 600 });
-const sha256 = (bytes) => createHash("sha256").update(bytes).digest("base64");
+const options = { region, endpoint, forcePathStyle: true, maxAttempts: 1 };
+// By default the SDK begins an upload with a checksum algorithm, and the page sends no checksums.
+const s3 = new sdk.S3Client({ ...options, requestChecksumCalculation: "WHEN_REQUIRED" });
+const usual = new sdk.S3Client(options);
+const sign = (command, client = s3) => getSignedUrl(client, command, { expiresIn: 600 });
 
 /** The page has these files beside it. */
 function serve() {
@@ -55,7 +50,10 @@ const isSame = async (url, file) => {
 };
 
 async function uploadWhole(tab) {
-  const url = await sign(new sdk.PutObjectCommand({ Bucket, Key: "whole", ContentType: CONTENT_TYPE }));
+  const command = new sdk.PutObjectCommand({ Bucket, Key: "whole", ContentType: CONTENT_TYPE });
+  const url = await sign(command, usual);
+  // The checksum is that of an empty body. S3 takes checksums from headers only.
+  assert.match(url, /x-amz-checksum-crc32=AAAAAA/);
   const done = await tab.call(put, url, "/slice", 0, slice.length, { "Content-Type": CONTENT_TYPE });
   const tag = `"${createHash("md5").update(slice).digest("hex")}"`;
   assert.deepEqual(done, { status: 200, tag, text: "" });
@@ -63,20 +61,6 @@ async function uploadWhole(tab) {
   assert.equal(head.ContentType, CONTENT_TYPE);
   const back = await sign(new sdk.GetObjectCommand({ Bucket, Key: "whole" }));
   assert.ok(await tab.call(isSame, back, "/slice"));
-}
-
-/** The SDK moves the checksum into the URL: it allows one body only. */
-async function uploadWithChecksum(tab) {
-  const sum = { ChecksumAlgorithm: "SHA256", ChecksumSHA256: sha256(slice) };
-  const url = await sign(new sdk.PutObjectCommand({ Bucket, Key: "checked", ...sum }));
-  assert.match(url, /x-amz-checksum-sha256=/);
-  const other = await tab.call(put, url, "/large", 0, slice.length, {});
-  assert.equal(other.status, 400);
-  assert.match(other.text, /<Code>BadDigest<\/Code>/);
-  const done = await tab.call(put, url, "/slice", 0, slice.length, {});
-  assert.equal(done.status, 200, done.text);
-  const command = new sdk.HeadObjectCommand({ Bucket, Key: "checked", ChecksumMode: "ENABLED" });
-  assert.equal((await s3.send(command)).ChecksumSHA256, sum.ChecksumSHA256);
 }
 
 async function uploadParts(tab) {
@@ -105,8 +89,12 @@ async function uploadFromElsewhere(tab) {
 
 const server = await serve();
 const { port } = server.address();
-// Chromium does not take the lab's authority from its environment.
-const browser = await Browser.start(["--ignore-certificate-errors"]);
+const browser = await Browser.start([
+  // Chromium does not take the lab's authority from its environment.
+  "--ignore-certificate-errors",
+  // It asks for hosts of its maker, which the lab's client cannot reach.
+  "--host-resolver-rules=MAP *.com ~NOTFOUND",
+]);
 const open = async (url) => {
   const tab = await browser.tab();
   await tab.open(url);
@@ -123,10 +111,9 @@ try {
   await sleep(1500);
   const tab = await open(origin);
   await uploadWhole(tab);
-  await uploadWithChecksum(tab);
   await uploadParts(tab);
   await uploadFromElsewhere(await open(`http://localhost:${port}`));
-  const Objects = ["whole", "checked", "parts"].map((Key) => ({ Key }));
+  const Objects = ["whole", "parts"].map((Key) => ({ Key }));
   const deleted = await s3.send(new sdk.DeleteObjectsCommand({ Bucket, Delete: { Objects } }));
   assert.equal(deleted.Deleted.length, Objects.length);
   await s3.send(new sdk.DeleteBucketCommand({ Bucket }));
