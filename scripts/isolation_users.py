@@ -76,8 +76,8 @@ class User:
         headers = signed(self.given, method, path, self.host, query) if is_signed else {"host": self.host}
         if method in ("PUT", "POST"):
             headers["content-length"] = len(body) if length is None else length
-            if length is None:
-                headers["content-md5"] = base64.b64encode(hashlib.md5(body).digest()).decode()
+            # DeleteObjects needs one. It is compared when the whole body has come.
+            headers["content-md5"] = base64.b64encode(hashlib.md5(body).digest()).decode()
         return request_bytes(method, f"{path}?{query}" if query else path, headers, body)
 
     def connect(self):
