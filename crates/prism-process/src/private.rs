@@ -31,7 +31,7 @@ mod tests {
         assert_eq!((mode(&file), mode(&inner)), (0o640, 0o750));
         umask(Mode::RWXG);
         keep_files_private();
-        fs::write(&file.with_extension("new"), "").unwrap();
+        fs::write(file.with_extension("new"), "").unwrap();
         assert_eq!(mode(&file.with_extension("new")), 0o600);
     }
 }

@@ -40,16 +40,14 @@ async fn all(node: &Node) -> Value {
     match node.replication.quotas().await {
         Ok(quotas) => {
             let quotas = quotas.iter().map(|named| {
-                let mut listed = json!({
+                let mut estimates = estimates.iter();
+                let limited = estimates.find(|limited| limited.bucket == named.bucket);
+                json!({
                     "bucket": named.bucket,
                     "exists": named.exists,
                     "quota": named.quota,
-                });
-                let mut estimates = estimates.iter();
-                if let Some(limited) = estimates.find(|limited| limited.bucket == named.bucket) {
-                    listed["estimate"] = json!(limited.estimate);
-                }
-                listed
+                    "estimate": limited.map(|limited| limited.estimate),
+                })
             });
             json!({ "asked": node.core.name, "quotas": quotas.collect::<Vec<_>>() })
         }

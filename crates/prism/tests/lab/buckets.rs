@@ -255,9 +255,9 @@ fn changes_of_one_bucket_have_a_rate_and_those_of_administrators_do_not() {
         .lab
         .ask("fe0", &format!("quota {NAME} bytes=1000000"));
     assert!(told.unwrap()["error"].is_null());
-    let (_, metrics) = crate::observe::of_node(&cluster, "fe0", "/metrics");
-    assert!(
-        metrics.contains("\nprism_etcd_database_bytes "),
-        "{metrics}"
-    );
+    // A node looks every 30 s.
+    eventually("a node knows etcd's size", Duration::from_secs(40), || {
+        let (_, metrics) = crate::observe::of_node(&cluster, "fe0", "/metrics");
+        metrics.contains("\nprism_etcd_database_bytes ")
+    });
 }

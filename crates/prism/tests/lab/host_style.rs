@@ -15,7 +15,8 @@ def of_service(host, *rest, **more):
     return lookup(os.environ["SERVICE"] if host.endswith(domain) else host, *rest, **more)
 socket.getaddrinfo = of_service
 
-endpoint = os.environ["ENDPOINT"]
+# urllib names the port of HTTP where botocore, which signs, does not.
+endpoint = os.environ["ENDPOINT"].removesuffix(":80")
 config = Config(s3={"addressing_style": "virtual"}, signature_version="s3v4")
 s3 = boto3.client("s3", endpoint_url=endpoint, config=config)
 # A certificate for *.domain is not for a name with another dot.

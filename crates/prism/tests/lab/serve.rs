@@ -134,7 +134,7 @@ impl Server {
             endpoint: value("export AWS_ENDPOINT_URL="),
             admin: value("A page for a browser is at http://"),
             access_key: value("export AWS_ACCESS_KEY_ID="),
-            secret_key: secret_in(value("(kept in ").trim_end_matches(')')),
+            secret_key: secret_in(child.id(), value("(kept in ").trim_end_matches(')')),
             lines,
             child,
             _said: said,
@@ -212,7 +212,9 @@ impl Drop for Server {
 }
 
 /// The secret key in a file of credentials; empty without a file.
-fn secret_in(file: &str) -> String {
+/// The secret key in a file, as the process with this number sees its path.
+fn secret_in(pid: u32, file: &str) -> String {
+    let file = format!("/proc/{pid}/root{file}");
     let text = fs::read_to_string(file).unwrap_or_default();
     let mut lines = text.lines();
     let secret = lines.find_map(|line| line.strip_prefix("secret_key = "));

@@ -222,7 +222,7 @@ fn refused_strangers_do_not_fill_the_audit_log() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("audit.log");
     let path = log.clone();
-    let cluster = Cluster::configured(1, move |config| config.log.audit = path);
+    let cluster = Cluster::configured(2, move |config| config.log.audit = path);
     let mut client = cluster.connect();
     for _ in 0..REQUESTS {
         let head = "DELETE /bucket HTTP/1.1\r\nHost: s3\r\n\r\n";
