@@ -16,7 +16,7 @@ use crate::objects::Objects;
 use crate::request::Request;
 use crate::versions;
 
-/// The time after which judging lets the worker do other work. One decision takes 2 ms at most.
+/// The time after which judging lets the worker do other work. A decision under way is finished.
 const MAX_TURN: Duration = Duration::from_millis(2);
 
 impl Objects {

@@ -1,4 +1,4 @@
-//! The memory for documents that clients send, over all connections of the process. Without a
+//! The memory for documents that clients send, over all connections of a service. Without a
 //! bound one key could fill the memory with lists for DeleteObjects that it sends slowly.
 //!
 //! A document gets all of its memory before it is read, by its declared length. If it got more with
@@ -130,7 +130,7 @@ mod tests {
                     .await
                     .is_none()
             );
-            // Whoever waits gets the memory that is freed.
+            // A request that waits gets the memory that is freed.
             let next = key(keys);
             let waiting = memory.room(&next, SHARE_BYTES);
             let freeing = async { held.clear() };

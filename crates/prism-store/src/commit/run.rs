@@ -110,7 +110,7 @@ impl Stage<'_> {
         let bucket = open_bucket(self.view, bucket_of(&put.object_key))?;
         let current = self.view.object(&put.object_key)?;
         check(put.condition.as_ref(), current.as_ref())?;
-        // Where there are other replicas, the plan has checked the quota before they prepared.
+        // With other replicas the plan has checked the quota before they prepared.
         if given.is_none() {
             let replaced = replaced_bytes(bucket.versioning, current.as_ref());
             check_quota(put.quota.as_ref(), put.record.len, replaced)?;
