@@ -1,6 +1,8 @@
 //! The admin socket's command `quota BUCKET [bytes=N|none] [objects=N|none]`: shows the quota of a
 //! bucket and its usage, after a change if one is named. Without a bucket it lists all quotas.
 
+use std::collections::BTreeMap;
+
 use prism_replicas::{Node, QuotaChange};
 use serde_json::{Value, json};
 
@@ -36,17 +38,16 @@ pub(super) async fn answer(node: &Node, line: &str) -> Value {
 
 /// The quotas of all names. A backend adds its estimate of the usage of each bucket.
 async fn all(node: &Node) -> Value {
-    let estimates = node.limited_buckets().unwrap_or_default();
+    let limited = node.limited_buckets().unwrap_or_default().into_iter();
+    let estimates: BTreeMap<_, _> = limited.map(|one| (one.bucket, one.estimate)).collect();
     match node.replication.quotas().await {
         Ok(quotas) => {
             let quotas = quotas.iter().map(|named| {
-                let mut estimates = estimates.iter();
-                let limited = estimates.find(|limited| limited.bucket == named.bucket);
                 json!({
                     "bucket": named.bucket,
                     "exists": named.exists,
                     "quota": named.quota,
-                    "estimate": limited.map(|limited| limited.estimate),
+                    "estimate": estimates.get(&named.bucket),
                 })
             });
             json!({ "asked": node.core.name, "quotas": quotas.collect::<Vec<_>>() })
