@@ -78,7 +78,7 @@ impl Actions {
         };
         let named = Self::all()
             .iter_names()
-            .filter(|(name, _)| fits(pattern.chars(), name.to_ascii_lowercase().chars()));
+            .filter(|(name, _)| fits(pattern.bytes(), name.to_ascii_lowercase().bytes()));
         named.map(|(_, action)| action).collect()
     }
 }

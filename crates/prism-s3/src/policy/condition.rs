@@ -147,7 +147,7 @@ impl Condition {
             Test::PrefixIs(texts) => is_prefix(&|prefix| texts.iter().any(|text| text == prefix)),
             Test::PrefixLike(patterns) => is_prefix(&|prefix| {
                 let mut patterns = patterns.iter();
-                patterns.any(|pattern| fits(pattern.chars(), prefix.chars()))
+                patterns.any(|pattern| fits(pattern.bytes(), prefix.bytes()))
             }),
             Test::Tls(is_tls) => question.circumstances.is_tls == *is_tls,
         };

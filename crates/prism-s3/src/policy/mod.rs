@@ -168,13 +168,8 @@ impl Statement {
     }
 
     fn covers(&self, key: Option<&ObjectKey>) -> bool {
+        let name = key.map_or(String::new(), |key| format!("/{}", key.as_str()));
         let mut resources = self.resources.iter();
-        match key {
-            None => resources.any(|pattern| fits(pattern.chars(), std::iter::empty())),
-            Some(key) => resources.any(|pattern| {
-                let name = std::iter::once('/').chain(key.as_str().chars());
-                fits(pattern.chars(), name)
-            }),
-        }
+        resources.any(|pattern| fits(pattern.bytes(), name.bytes()))
     }
 }

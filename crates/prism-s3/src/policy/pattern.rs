@@ -2,19 +2,19 @@
 
 use crate::{Code, S3Error};
 
-/// Whether a text matches a pattern: `*` stands for any text, `?` for one character. At worst it
-/// takes one step for each character of the pattern up to the first `*`, and for each pair of a
-/// character of the text and one of the pattern behind that `*`.
+/// Whether a text matches a pattern, both given as the bytes of their UTF-8: `*` stands for any
+/// text, `?` for one character. At worst it takes one step for each byte of the pattern up to the
+/// first `*`, and for each pair of a byte of the text and one of the pattern behind that `*`.
 pub(crate) fn fits<P, T>(mut pattern: P, mut text: T) -> bool
 where
-    P: Iterator<Item = char> + Clone,
-    T: Iterator<Item = char> + Clone,
+    P: Iterator<Item = u8> + Clone,
+    T: Iterator<Item = u8> + Clone,
 {
     // The pattern behind the last star, and the text that the star leaves for it.
     let mut retry: Option<(P, T)> = None;
     loop {
         let wanted = pattern.next();
-        if wanted == Some('*') {
+        if wanted == Some(b'*') {
             if pattern.clone().next().is_none() {
                 return true;
             }
@@ -24,9 +24,14 @@ where
         match (wanted, text.next()) {
             (None, None) => return true,
             (Some(_), None) => return false,
-            (Some(wanted), Some(found)) if wanted == '?' || wanted == found => {}
+            (Some(wanted), Some(found)) if wanted == found => {}
+            (Some(b'?'), Some(found)) if !continues_character(found) => {
+                while text.clone().next().is_some_and(continues_character) {
+                    text.next();
+                }
+            }
             _ => {
-                // The star takes one character more.
+                // The star takes one byte more.
                 let Some((behind, left)) = &mut retry else {
                     return false;
                 };
@@ -38,15 +43,20 @@ where
     }
 }
 
+/// Whether a byte of UTF-8 is not the first of its character.
+fn continues_character(byte: u8) -> bool {
+    byte & 0b1100_0000 == 0b1000_0000
+}
+
 /// Checks the texts of one policy while it is read.
 #[derive(Debug, Default)]
 pub(super) struct TextCheck {
-    /// The characters behind the first `*` of each pattern so far.
+    /// The bytes behind the first `*` of each pattern so far.
     behind_stars: usize,
 }
 
 impl TextCheck {
-    /// The most characters behind the first `*` of each pattern of a policy, together. A key has at
+    /// The most bytes behind the first `*` of each pattern of a policy, together. A key has at
     /// most 1,024 bytes, so a decision takes about 1,024 x 1,024 steps, some milliseconds.
     pub(super) const MAX_BEHIND_STARS: usize = 1024;
 
@@ -65,10 +75,10 @@ impl TextCheck {
     pub(super) fn pattern(&mut self, text: &str) -> Result<(), S3Error> {
         Self::literal(text)?;
         let behind = text.split_once('*').map_or("", |(_, behind)| behind);
-        self.behind_stars += behind.chars().count();
+        self.behind_stars += behind.len();
         if self.behind_stars > Self::MAX_BEHIND_STARS {
             return Err(Code::MalformedPolicy.with_message(format!(
-                "The patterns of a policy have at most {} characters behind their first *, \
+                "The patterns of a policy have at most {} bytes behind their first *, \
                  together. Use fewer patterns, or end them with their first *.",
                 Self::MAX_BEHIND_STARS
             )));
@@ -86,7 +96,7 @@ mod tests {
     use crate::ObjectKey;
 
     fn fit(pattern: &str, text: &str) -> bool {
-        fits(pattern.chars(), text.chars())
+        fits(pattern.bytes(), text.bytes())
     }
 
     #[test]
@@ -105,6 +115,11 @@ mod tests {
             ("*a?", "ab\u{e9}a\u{e9}", true),
             ("?", "\u{e9}", true),
             ("\u{e9}*?", "\u{e9}", false),
+            ("*?", "\u{e9}\u{20ac}", true),
+            ("\u{e9}??", "\u{e9}\u{20ac}\u{1f600}", true),
+            ("?", "\u{e9}a", false),
+            ("*??", "\u{20ac}", false),
+            ("*?\u{a9}", "\u{e9}", false),
             ("a*?*c", "abc", true),
             ("a*?*c", "ac", false),
             ("*ab", "aab", true),
@@ -118,12 +133,12 @@ mod tests {
         assert!(!fit(&format!("{}b", "*a".repeat(200)), &long));
     }
 
-    /// The steps of a comparison with the longest key: the characters of the pattern that are read.
+    /// The steps of a comparison with the longest key: the bytes of the pattern that are read.
     fn steps(pattern: &str) -> usize {
         let steps = Cell::new(0);
-        let counted = pattern.chars().inspect(|_| steps.set(steps.get() + 1));
+        let counted = pattern.bytes().inspect(|_| steps.set(steps.get() + 1));
         let key = "a".repeat(ObjectKey::MAX_BYTES);
-        assert!(!fits(counted, key.chars()), "{pattern}");
+        assert!(!fits(counted, key.bytes()), "{pattern}");
         steps.get()
     }
 
@@ -145,7 +160,7 @@ mod tests {
                     check.pattern(&pattern).unwrap();
                 }
                 let all = times * steps(&pattern);
-                // Each `*` is read once more to see whether it is the last character.
+                // Each `*` is read once more to see whether it is the last byte.
                 let most = (MAX + 2 * times) * (ObjectKey::MAX_BYTES + 2);
                 assert!(all <= most, "{all} {pattern}");
             }
@@ -161,7 +176,7 @@ mod tests {
             check.pattern(pattern).unwrap();
         }
         check
-            .pattern(&format!("a*{}", "\u{e9}".repeat(MAX - 1)))
+            .pattern(&format!("a*{}b", "\u{e9}".repeat(MAX / 2 - 1)))
             .unwrap();
         check.pattern("*b").unwrap();
         let error = check.pattern("*b").unwrap_err();
