@@ -2,9 +2,10 @@
 
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 
 use crate::connection::{Connection, present};
@@ -18,6 +19,8 @@ const GOODBYE: Duration = Duration::from_millis(200);
 /// which it reads and drops what the client still sends.
 const LINGER_SILENCE: Duration = Duration::from_secs(2);
 const LINGER: Duration = Duration::from_secs(10);
+/// The most bytes that are dropped at once.
+const MAX_DROP_BYTES: usize = 32 << 10;
 
 impl Connection {
     /// Ends the connection so that the client gets all of the answer. It closes our direction and
@@ -34,13 +37,8 @@ impl Connection {
         };
         self.state.io_timeout = LINGER_SILENCE;
         let dropping = async {
-            loop {
-                self.state.give_up_input();
-                self.state.read_bytes = 0;
-                if !matches!(self.fill().await, Ok(1..)) {
-                    return;
-                }
-            }
+            self.state.give_up_input();
+            while let Ok(1..) = self.receive_by(|_, socket| drop_once(socket)).await {}
         };
         // A reset would take the answer from a client that sends nevertheless.
         let _ = tokio::time::timeout(LINGER, dropping).await;
@@ -81,4 +79,12 @@ impl Connection {
         };
         matches!(self.receive().await, Ok(0))
     }
+}
+
+/// Drops bytes that the client has sent. Also returns whether the socket is empty now. TCP copies
+/// nothing for `MSG_TRUNC` (tcp(7)), so a client that sends what nobody reads costs little.
+fn drop_once(socket: BorrowedFd<'_>) -> io::Result<(usize, bool)> {
+    let mut unused = [0; MAX_DROP_BYTES];
+    let (_, n) = recv(socket, &mut unused, RecvFlags::TRUNC | RecvFlags::DONTWAIT)?;
+    Ok((n, n < MAX_DROP_BYTES))
 }

@@ -82,7 +82,7 @@ impl Connection {
     }
 
     /// Reads from the socket by `receive`, which also returns whether the socket is empty now.
-    async fn receive_by(
+    pub(crate) async fn receive_by(
         &mut self,
         mut receive: impl FnMut(&mut ConnectionState, BorrowedFd<'_>) -> io::Result<(usize, bool)>,
     ) -> io::Result<usize> {
