@@ -21,6 +21,10 @@ use crate::gateway::Gateway;
 use crate::observe::{Sight, end_early};
 use crate::proxied::of_proxies;
 
+/// The time after a refused request until the next one of a client that does not wait for answers.
+/// Refusals cost such a client less than this node.
+const REST_AFTER_REFUSAL: Duration = Duration::from_millis(1);
+
 /// The reason why no request was read.
 enum NoRequest {
     /// The client has ended the connection, or the node stops.
@@ -80,6 +84,10 @@ impl<S: Service> Gateway<S> {
             match served {
                 Some(stays) => client = stays,
                 None => return,
+            }
+            // A client that sends requests without waiting for answers takes turns with others.
+            if !client.buffered().is_empty() {
+                tokio::task::yield_now().await;
             }
         }
     }
@@ -332,6 +340,10 @@ impl<S: Service> Gateway<S> {
     ) -> Option<Connection> {
         self.observe(sight, about, head, &end.record, client.wrote_at());
         if end.is_open && !self.is_stopping() {
+            let is_refused = end.record.status.is_some_and(|status| status >= 400);
+            if is_refused && !client.buffered().is_empty() {
+                tokio::time::sleep(REST_AFTER_REFUSAL).await;
+            }
             return Some(client);
         }
         client.close().await;

@@ -1,6 +1,8 @@
 //! Clients that hold connections and are never authenticated.
 
 use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use prism_http::Method;
@@ -124,4 +126,37 @@ fn an_address_and_a_silent_connection_have_no_more_than_their_share() {
     std::thread::sleep(Duration::from_millis(2_500).saturating_sub(begun.elapsed()));
     known.get(1);
     bed.client().get(2);
+}
+
+#[test]
+fn clients_that_do_not_wait_for_answers_take_turns_with_others() {
+    let Some(_turn) = turn() else { return };
+    /// The time in which they send.
+    const SENDING: Duration = Duration::from_secs(5);
+    /// The longest that an answer takes to somebody else on a slow machine.
+    const LONGEST: Duration = Duration::from_secs(3);
+    let bed = bed("hos-turns", 1_000, 60);
+    let refused = b"GET /bucket/k HTTP/1.1\r\nHost: s3\r\n\r\n".repeat(1_000);
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            let client = bed.client();
+            let mut output = client.stream.try_clone().unwrap();
+            let mut input = client.stream.try_clone().unwrap();
+            scope.spawn(move || while input.read(&mut [0; 1 << 16]).is_ok_and(|n| n > 0) {});
+            let refused = &refused;
+            scope.spawn(move || {
+                while begun.elapsed() < SENDING && output.write_all(refused).is_ok() {}
+                let _ = output.shutdown(Shutdown::Both);
+            });
+        }
+        let mut answers = 0;
+        while begun.elapsed() < SENDING {
+            let asked = Instant::now();
+            bed.client().get(answers % OBJECTS);
+            assert!(asked.elapsed() < LONGEST, "{:?}", asked.elapsed());
+            answers += 1;
+        }
+        assert!(answers > 10, "{answers}");
+    });
 }
