@@ -10,6 +10,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use prism_s3::access::{self, Caller, Circumstances, KeyRights, Rights};
 use prism_s3::{BucketOperation, Code, ObjectRef, Operation, Policy, Principal, S3Error};
@@ -17,6 +18,10 @@ use prism_service::Remote;
 
 use crate::objects::Objects;
 use crate::request::{Meaning, Standing};
+
+/// A decision by a policy that takes longer is followed by a rest. Policies of ten times the
+/// patterns that people write take less.
+const COSTLY_DECISION: Duration = Duration::from_micros(500);
 
 /// The answer of a node that does not know the key for which another node vouches, and that cannot
 /// find out about it.
@@ -87,13 +92,17 @@ impl Objects {
         };
         let caller = meaning.caller(self.shared.auth.everybody());
         let operation = &meaning.operation;
-        let policy = self.decide(operation, &caller, &circumstances).await?;
+        let principal = &meaning.principal;
+        let policy = self
+            .decide(operation, &caller, principal, &circumstances)
+            .await?;
         let hides = |operation: &Operation, policy: Option<&Policy>| {
             access::hides_missing(operation, &caller, policy, &circumstances)
         };
         let mut hides_missing = hides(operation, policy.as_deref());
         if let Some(read) = operation.read_of_source() {
-            let policy = Box::pin(self.decide(&read, &caller, &circumstances)).await?;
+            let deciding = self.decide(&read, &caller, principal, &circumstances);
+            let policy = Box::pin(deciding).await?;
             hides_missing = hides(&read, policy.as_deref());
         }
         meaning.hides_missing = hides_missing;
@@ -110,6 +119,7 @@ impl Objects {
         &self,
         operation: &Operation,
         caller: &Caller<'_>,
+        principal: &Principal,
         circumstances: &Circumstances,
     ) -> Result<Option<Rc<Policy>>, S3Error> {
         let policy = match operation.bucket() {
@@ -122,7 +132,12 @@ impl Objects {
             Err(error) if error.code() == Code::NoSuchBucket => (None, Some(error)),
             policy => (policy?, None),
         };
+        let begun = Instant::now();
         let decided = access::decide(operation, caller, policy.as_deref(), circumstances);
+        let took = begun.elapsed();
+        if took > COSTLY_DECISION {
+            self.shared.callers.rest(principal, took).await;
+        }
         let is_creation = matches!(operation, Operation::Bucket(_, BucketOperation::Create));
         match (decided, missing, caller) {
             (Err(_), Some(missing), Caller::Anonymous { .. }) if !is_creation => Err(missing),

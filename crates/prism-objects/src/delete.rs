@@ -16,6 +16,8 @@ use crate::objects::Objects;
 use crate::request::Request;
 use crate::versions;
 
+/// Keys that are deleted in one turn of their caller.
+const PIECE_KEYS: usize = 100;
 /// The time after which judging lets the worker do other work. A decision under way is finished.
 const MAX_TURN: Duration = Duration::from_millis(2);
 
@@ -40,7 +42,8 @@ impl Objects {
         Ok(answer)
     }
 
-    /// Deletes many objects. Each key goes to its owner, which deletes its keys in one commit.
+    /// Deletes many objects, some after the others in turns of the caller. Each key goes to its
+    /// owner, which deletes its keys of a turn in one commit.
     pub(crate) async fn delete_objects(
         &self,
         request: &Request,
@@ -53,9 +56,41 @@ impl Objects {
                 "Missing required header for this request: Content-MD5 OR x-amz-checksum-*";
             return Err(Code::InvalidRequest.with_message(message).into());
         }
-        // A long list takes longer than a turn of the worker.
-        let parsing = tokio::task::spawn_blocking(move || xml::parse_delete(&body));
-        let wanted = joined(parsing).await?;
+        let caller = &request.meaning.principal;
+        let wanted = {
+            let _turn = self.shared.callers.turn(caller).await;
+            // A long list takes longer than a turn of the worker.
+            let parsing = tokio::task::spawn_blocking(move || xml::parse_delete(&body));
+            joined(parsing).await?
+        };
+        let mut results = Vec::new();
+        let mut targets = wanted.parsed();
+        loop {
+            let piece: Vec<_> = targets.by_ref().take(PIECE_KEYS).collect();
+            if piece.is_empty() {
+                break;
+            }
+            let _turn = self.shared.callers.turn(caller).await;
+            results.extend(self.delete_piece(request, bucket, piece).await);
+        }
+        let has_no_bucket = |(_, done): &(_, Result<_, S3Error>)| {
+            done.as_ref()
+                .is_err_and(|error| error.code() == Code::NoSuchBucket)
+        };
+        // If some backends have the bucket, the answer reports what they deleted.
+        if results.iter().any(has_no_bucket) && results.iter().all(|(_, done)| done.is_err()) {
+            return Err(Code::NoSuchBucket.into());
+        }
+        Ok(Answer::xml(xml::delete_result(wanted.quiet, results)))
+    }
+
+    /// Deletes some of the keys of a list, and returns the result of each.
+    async fn delete_piece<'t>(
+        &self,
+        request: &Request,
+        bucket: &BucketName,
+        piece: Vec<(&'t DeleteTarget, Result<ObjectKey, S3Error>)>,
+    ) -> Vec<(&'t DeleteTarget, Result<Option<String>, S3Error>)> {
         // One view finds the owner of a key both before and after the deletion.
         let view = self.node.replication.view();
         let owner_of = |key: &ObjectKey| {
@@ -65,7 +100,7 @@ impl Objects {
         let mut judged = Vec::new();
         let mut turn = Instant::now();
         let mut by_owner: BTreeMap<String, Vec<DeleteTarget>> = BTreeMap::new();
-        for (target, key) in wanted.parsed() {
+        for (target, key) in piece {
             let key = key.and_then(|key| {
                 let object = ObjectRef {
                     bucket: bucket.clone(),
@@ -85,15 +120,6 @@ impl Objects {
             }
         }
         let mut answers = self.delete_at_owners(request, bucket, by_owner).await;
-        let has_no_bucket = |answer: &Result<_, S3Error>| {
-            answer
-                .as_ref()
-                .is_err_and(|e| e.code() == Code::NoSuchBucket)
-        };
-        // If some backends have the bucket, the answer reports what they deleted.
-        if !answers.is_empty() && answers.values().all(has_no_bucket) {
-            return Err(Code::NoSuchBucket.into());
-        }
         let results = judged.into_iter().map(|(target, key)| {
             let done = key.and_then(|key| {
                 match owner_of(&key).and_then(|owner| answers.get_mut(&owner)) {
@@ -104,7 +130,7 @@ impl Objects {
             });
             (target, done)
         });
-        Ok(Answer::xml(xml::delete_result(wanted.quiet, results)))
+        results.collect()
     }
 
     /// Asks each owner to delete its keys. Returns the owners' answers.

@@ -9,7 +9,7 @@ use prism_s3::{BodyDigest, Code, Expected, ObjectOperation, Operation, S3Error, 
 use prism_service::{BodyFailure, Exchange, set};
 
 use crate::answer::{Answer, Failure, request_id};
-use crate::document_memory::{DocumentMemory, DocumentRoom};
+use crate::caller_shares::{CallerShares, DocumentRoom};
 use crate::objects::Objects;
 use crate::pieces::PIECE_BYTES;
 use crate::request::Call;
@@ -27,7 +27,7 @@ impl Objects {
     ) -> Result<(Vec<u8>, DocumentRoom), Failure> {
         let max = call.request.meaning.operation.row().body.max_bytes();
         call.exchange.limit_body(max);
-        let document = read_verified(call, &self.shared.documents, max).await;
+        let document = read_verified(call, &self.shared.callers, max).await;
         if !matches!(document, Err(Failure::Connection(_))) {
             call.exchange.skip_body().await;
         }
@@ -54,7 +54,7 @@ impl Objects {
 
 async fn read_verified(
     call: &mut Call<'_, impl Exchange>,
-    memory: &DocumentMemory,
+    callers: &CallerShares,
     max: u64,
 ) -> Result<(Vec<u8>, DocumentRoom), Failure> {
     let Call { exchange, request } = call;
@@ -71,7 +71,7 @@ async fn read_verified(
         }
         _ => Expected::from_request(headers, &meaning.payload)?,
     };
-    let room = memory.room(&meaning.principal, longest).await?;
+    let room = callers.room(&meaning.principal, longest).await?;
     let bytes = exchange
         .read_to_end(max)
         .await

@@ -21,11 +21,12 @@ mod attributes;
 mod auth;
 mod bodies;
 mod buckets;
+mod caller_shares;
 mod change_rates;
 mod commits;
 mod copy;
 mod delete;
-mod document_memory;
+
 mod documents;
 mod get;
 mod hashing;

@@ -11,9 +11,9 @@ use prism_service::Link;
 
 use crate::answer::Answer;
 use crate::auth::Auth;
+use crate::caller_shares::CallerShares;
 use crate::change_rates::ChangeRates;
 use crate::commits::Commits;
-use crate::document_memory::DocumentMemory;
 use crate::hashing::Hashing;
 
 /// The time for which a browser need not ask again.
@@ -29,7 +29,7 @@ pub struct Shared {
     pub(crate) hashing: Hashing,
     pub(crate) commits: Commits,
     pub(crate) changes: ChangeRates,
-    pub(crate) documents: DocumentMemory,
+    pub(crate) callers: CallerShares,
     pub(crate) link: Arc<Link>,
 }
 
@@ -48,7 +48,7 @@ impl Shared {
             hashing: Hashing::default(),
             commits: Commits::default(),
             changes: ChangeRates::default(),
-            documents: DocumentMemory::default(),
+            callers: CallerShares::default(),
             link,
         }
     }
