@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /*
- * Orders of the agent, carried out under the locks of the entries. The agent runs the
- * program `collect` on a buffer of orders; no packet reaches it.
+ * Orders of the agent. The agent runs the program `collect` on a buffer of orders; no packet
+ * reaches it. Changes are made under the locks of the entries. A walk over the table reads the
+ * keys in user space and has each flow judged here: programs that walk a map themselves are of
+ * the tracing kind, which hosts may forbid.
  *
  * An entry is deleted in two steps, so that no program locks or writes memory that already
  * belongs to another flow. First a tombstone is doomed here, which is final. Programs then
@@ -23,9 +25,10 @@ enum order_kind {
 	ORDER_EXPIRE = 1,	/* an idle or long blocked flow becomes a tombstone */
 	ORDER_DOOM = 2,		/* a tombstone may be deleted */
 	ORDER_RESET = 3,	/* as ORDER_EXPIRE; the agent then resets the client */
+	ORDER_NAME_DUE = 4,	/* nothing changes; the answer is the order that is due */
 };
 
-/* One order. It is carried out only if the flow is as the agent saw it. */
+/* One order. A change is carried out only if the flow is as the agent saw it. */
 struct order {
 	struct flow_key key;
 	__u8 kind;
@@ -37,17 +40,6 @@ struct order {
 	__u32 has_next_seq;
 };
 _Static_assert(sizeof(struct order) == 64, "order");
-
-/* The kernel's context of a program that walks a map. */
-struct seq_file;
-struct bpf_iter_meta {
-	struct seq_file *seq;
-} __attribute__((preserve_access_index));
-struct bpf_iter__bpf_map_elem {
-	struct bpf_iter_meta *meta;
-	void *key;
-	void *value;
-} __attribute__((preserve_access_index));
 
 /* The end of the owner's run, an enum run_end; 0: no end is known. */
 static __always_inline __u32 owner_end(const struct flow *f)
@@ -109,10 +101,14 @@ static __always_inline void count_flow(const struct flow *f)
 		bpf_map_update_elem(&census, &node, &one, BPF_NOEXIST);
 }
 
-static __always_inline int write_order(struct bpf_iter__bpf_map_elem *ctx,
-				       struct order *o)
+/* Answers the order that a flow is due for, as this walk sees it, and counts the flow. */
+static __always_inline bool answer_due(const struct flow *f, struct order *o)
 {
-	return bpf_seq_write(ctx->meta->seq, o, sizeof(*o)) ? 1 : 0;
+	o->kind = due(f, bpf_ktime_get_ns());
+	o->epoch = f->epoch;
+	o->last_seen_ns = f->last_seen_ns;
+	count_flow(f);
+	return true;
 }
 
 static __always_inline bool expire(struct flow *f, struct order *o)
@@ -177,6 +173,8 @@ static __always_inline bool carry_out(struct order *o)
 
 	if (!f)
 		return false;
+	if (o->kind == ORDER_NAME_DUE)
+		return answer_due(f, o);
 	if (o->kind == ORDER_EXPIRE || o->kind == ORDER_RESET)
 		return expire(f, o);
 	return o->kind == ORDER_DOOM && doom(f, o);

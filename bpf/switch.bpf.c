@@ -58,40 +58,6 @@ int collect(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Counts all flows, and writes the orders that they are due for. */
-SEC("iter/bpf_map_elem")
-int due_flows(struct bpf_iter__bpf_map_elem *ctx)
-{
-	struct flow_key *key = ctx->key;
-	struct flow *f = ctx->value;
-	struct order o = {};
-
-	if (!key || !f)
-		return 0;
-	o.kind = due(f, bpf_ktime_get_ns());
-	if (o.kind != ORDER_NONE) {
-		o.key = *key;
-		o.epoch = f->epoch;
-		o.last_seen_ns = f->last_seen_ns;
-		/* The kernel shows a flow again whose order found no room. */
-		if (write_order(ctx, &o))
-			return 1;
-	}
-	count_flow(f);
-	return 0;
-}
-
-/* Writes the key of every flow, for readers of the pinned link. */
-SEC("iter/bpf_map_elem")
-int all_flows(struct bpf_iter__bpf_map_elem *ctx)
-{
-	struct flow_key *key = ctx->key;
-
-	if (!key || !ctx->value)
-		return 0;
-	return bpf_seq_write(ctx->meta->seq, key, sizeof(*key)) ? 1 : 0;
-}
-
 /* Exports types that user space needs and no map has. */
 struct exported {
 	struct order order;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, ProgramInput};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use prism_proto::control::FlowKey;
 
@@ -21,14 +21,14 @@ use crate::census::LastCensus;
 use crate::config::{ServiceConfig, SwitchConfig};
 use crate::error::{KernelError, LoadError, kernel};
 use crate::frontends::Frontends;
-use crate::layout::{FLOW_KEY_BYTES, MAX_ORDERS, ORDER_BYTES, ORDERS_AT, array_at, read_flow_key};
+use crate::layout::{FLOW_KEY_BYTES, MAX_ORDERS, array_at, read_flow_key};
 use crate::leases::{Change, Leases};
 use crate::load::Switch;
 use crate::reset::Resetter;
 use crate::runs;
 use crate::skel::types;
 use crate::tables;
-use crate::walk::{Order, Walks};
+use crate::walk::{Order, Walks, carry_out, kind};
 
 /// Time between the starts of two steps.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -150,7 +150,7 @@ impl<'a> Agent<'a> {
         let due = self.walks.next_orders()?;
         let mut doomed = Vec::new();
         for orders in due.chunks(MAX_ORDERS) {
-            for order in self.collect(orders)? {
+            for order in carry_out(self.switch, orders)? {
                 match kind(&order) {
                     types::order_kind::ORDER_EXPIRE => aged.expired += 1,
                     types::order_kind::ORDER_RESET => {
@@ -165,27 +165,6 @@ impl<'a> Agent<'a> {
         }
         aged.collected = self.delete(&doomed)?;
         Ok(aged)
-    }
-
-    /// Has orders carried out. Returns the ones that were, with their answers.
-    fn collect(&self, orders: &[Order]) -> Result<Vec<Order>, KernelError> {
-        let mut buffer = vec![0; ORDERS_AT];
-        buffer.extend(orders.iter().flatten());
-        let mut out = vec![0; buffer.len()];
-        let input = ProgramInput {
-            data_in: Some(&buffer),
-            data_out: Some(&mut out),
-            ..Default::default()
-        };
-        let program = &self.switch.skel.progs.collect;
-        program
-            .test_run(input)
-            .map_err(kernel("carry out orders"))?;
-        let answers = out.split_off(ORDERS_AT);
-        let at = offset_of!(types::order, done);
-        let answers = answers.chunks_exact(ORDER_BYTES);
-        let done = answers.filter(|order| array_at::<1>(order, at) == [1]);
-        Ok(done.map(|order| array_at(order, 0)).collect())
     }
 
     /// Deletes doomed entries as soon as no program can be using them.
@@ -215,11 +194,6 @@ impl<'a> Agent<'a> {
         let replaced = maps.grace.update(&[0; 4], &fd, MapFlags::ANY);
         replaced.map_err(kernel("wait for programs"))
     }
-}
-
-fn kind(order: &Order) -> types::order_kind {
-    let [kind] = array_at::<1>(order, offset_of!(types::order, kind));
-    types::order_kind(kind.into())
 }
 
 fn key(order: &Order) -> [u8; FLOW_KEY_BYTES] {

@@ -3,7 +3,6 @@
 //! Sizes and offsets come from the object file's type information, by the generated structs.
 //! The layout of the control message is compared with its Rust codec at compile time.
 
-use std::io::{self, Read};
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -91,16 +90,6 @@ impl<const N: usize> Block<N> {
 
     pub(crate) fn bytes(self) -> [u8; N] {
         self.0
-    }
-}
-
-/// The next record of the walk over a map; `None` at its end.
-pub(crate) fn next_record<const N: usize>(walk: &mut impl Read) -> io::Result<Option<[u8; N]>> {
-    let mut record = [0; N];
-    match walk.read_exact(&mut record) {
-        Ok(()) => Ok(Some(record)),
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(e) => Err(e),
     }
 }
 

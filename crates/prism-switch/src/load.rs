@@ -1,11 +1,10 @@
 //! Loads a switch, takes it over, and removes it.
 
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapHandle, OpenMapMut, OpenObject, PrintLevel};
+use libbpf_rs::{MapCore, MapHandle, OpenMapMut, OpenObject, PrintLevel};
 
 use prism_proto::control::{FRESHNESS_NS, MAX_EPOCH_AHEAD_NS, MAX_EPOCH_STEP};
 
@@ -17,13 +16,12 @@ use crate::layout::nanos;
 use crate::skel::{OpenSwitchSkel, SwitchSkel, SwitchSkelBuilder};
 use crate::tables;
 
-/// Pin of the link through which any process reads the list of flows.
-pub(crate) const FLOW_LIST: &str = "flow_list";
+/// Pin of a link that earlier releases made.
+const FORMER_FLOW_LIST: &str = "flow_list";
 
 /// A loaded switch. Programs, maps and links stay when it is dropped.
 pub struct Switch {
     pub(crate) skel: SwitchSkel<'static>,
-    pub(crate) due_flows: Link,
     dir: PathBuf,
 }
 
@@ -46,11 +44,11 @@ impl Switch {
             .map_err(kernel("read the frontends"))?;
         tables::sync(&skel.maps, &tables).map_err(kernel("fill the tables"))?;
         let switch = Self {
-            due_flows: iterator(&skel.progs.due_flows, &skel.maps.flows)?,
             skel,
             dir,
         };
-        switch.pin_flow_list()?;
+        let former = switch.dir.join(FORMER_FLOW_LIST);
+        bpffs::remove(&former).map_err(|e| bpffs::cannot_use(&former, e))?;
         for interface in &config.interfaces {
             switch.attach(interface, config.xdp)?;
         }
@@ -105,13 +103,6 @@ impl Switch {
             bpffs::remove(&pin).map_err(|e| failed(&pin, e))?;
         }
         std::fs::remove_dir(&dir).map_err(|e| failed(&dir, e))
-    }
-
-    fn pin_flow_list(&self) -> Result<(), LoadError> {
-        let mut link = iterator(&self.skel.progs.all_flows, &self.skel.maps.flows)?;
-        let pin = self.dir.join(FLOW_LIST);
-        bpffs::remove(&pin).map_err(|e| bpffs::cannot_use(&pin, e))?;
-        Ok(link.pin(&pin).map_err(kernel("pin the list of flows"))?)
     }
 }
 
@@ -212,12 +203,4 @@ fn pinned(path: &Path) -> Result<Option<MapHandle>, LoadError> {
     }
     let map = MapHandle::from_pinned_path(path).map_err(kernel("open a pinned map"))?;
     Ok(Some(map))
-}
-
-fn iterator(
-    program: &libbpf_rs::ProgramMut<'_>,
-    map: &libbpf_rs::MapMut<'_>,
-) -> Result<Link, LoadError> {
-    let link = program.attach_iter(map.as_fd());
-    Ok(link.map_err(kernel("prepare to walk a map"))?)
 }

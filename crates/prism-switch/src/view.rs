@@ -1,9 +1,6 @@
 //! Reads a switch from any process, through its pins.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::mem::offset_of;
-use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -14,13 +11,11 @@ use prism_sys::clock::monotonic_ns;
 use crate::bpffs;
 use crate::error::{KernelError, ViewError, kernel};
 use crate::layout::{
-    FLOW_BYTES, FLOW_KEY_BYTES, flow_key, next_record, read_flow_key, read_owner, read_state,
-    u64_at,
+    FLOW_BYTES, FLOW_KEY_BYTES, array_at, flow_key, read_flow_key, read_owner, read_state, u64_at,
 };
-use crate::load::{self, FLOW_LIST};
+use crate::load;
 use crate::skel::types;
-
-const READ_LIST: &str = "read the list of flows";
+use crate::walk::BATCH_KEYS;
 
 /// One flow that the switch knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +59,6 @@ pub struct Counter {
 pub struct SwitchView {
     flows: MapHandle,
     counters: MapHandle,
-    dir: PathBuf,
 }
 
 impl SwitchView {
@@ -79,7 +73,6 @@ impl SwitchView {
         let view = Self {
             flows: open("flows")?,
             counters: open("counters")?,
-            dir: dir.clone(),
         };
         if view.flows.value_size() as usize != FLOW_BYTES
             || view.counters.max_entries() != types::counter::COUNTER_COUNT.0
@@ -97,19 +90,12 @@ impl SwitchView {
     pub fn flows(
         &self,
     ) -> Result<impl Iterator<Item = Result<FlowRecord, KernelError>> + '_, KernelError> {
-        let list = File::open(self.dir.join(FLOW_LIST)).map_err(kernel(READ_LIST))?;
-        let mut keys = BufReader::new(list);
-        Ok(std::iter::from_fn(move || {
-            loop {
-                let key = next_record(&mut keys)
-                    .map_err(kernel(READ_LIST))
-                    .transpose()?;
-                let found = key.and_then(|key| self.flow(&key));
-                if let Some(record) = found.transpose() {
-                    return Some(record);
-                }
-            }
-        }))
+        let keys = self
+            .flows
+            .lookup_batch(BATCH_KEYS, MapFlags::ANY, MapFlags::ANY)
+            .map_err(kernel("read the list of flows"))?;
+        // Read again under its lock, so that each record is of one moment.
+        Ok(keys.filter_map(|(key, _)| self.flow(&array_at(&key, 0)).transpose()))
     }
 
     /// One flow.
