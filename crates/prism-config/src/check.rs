@@ -116,6 +116,17 @@ impl Config {
             let fault = format!("{domain:?} is an address, and no name can stand in front of it");
             let fix = "name a domain; clients of an address use path style";
             found.check(!is_address, field, fault, fix);
+            for url in &self.service.urls {
+                let fault =
+                    format!("{url:?} names a bucket, as it is below {domain:?} of s3.domains");
+                let fix = "name a host that is not below one of s3.domains";
+                let host = host_of(url);
+                let is_domain = domains
+                    .iter()
+                    .any(|other| other.eq_ignore_ascii_case(&host));
+                let names_bucket = is_below(&host, domain) && !is_domain;
+                found.check(!names_bucket, "service.urls", fault, fix);
+            }
             let is_name = is_address || is_host_name(domain) && !domain.starts_with('*');
             let fault = format!("{domain:?} is not the name of a domain");
             let fix = "write it as in \"s3.example.com\", without \"*.\" and a port";
@@ -328,10 +339,30 @@ fn is_plain_name(name: &str) -> bool {
 }
 /// Whether a text is a scheme and a host, with a port or without, as browsers send an origin (RFC
 /// 6454, section 6.2). A `*` may stand for a part.
+/// The host and port of a URL without a path.
+fn authority(url: &str) -> Option<&str> {
+    url.strip_prefix("https://")
+        .or_else(|| url.strip_prefix("http://"))
+}
+
+/// The host of a URL without a path, in lower case; empty if it has none.
+fn host_of(url: &str) -> String {
+    let authority = authority(url).unwrap_or_default();
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => host,
+        _ => authority,
+    };
+    host.to_ascii_lowercase()
+}
+
+/// Whether a host, in lower case, is below a domain.
+fn is_below(host: &str, domain: &str) -> bool {
+    host.strip_suffix(&domain.to_ascii_lowercase())
+        .is_some_and(|front| front.ends_with('.'))
+}
+
 fn is_origin(text: &str) -> bool {
-    let host = text
-        .strip_prefix("https://")
-        .or_else(|| text.strip_prefix("http://"));
+    let host = authority(text);
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b".-:*[]".contains(&byte);
     host.is_some_and(|host| !host.is_empty() && host.bytes().all(is_part))
         && text.matches('*').count() <= 1

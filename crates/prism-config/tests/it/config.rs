@@ -80,6 +80,31 @@ fn a_domain_of_buckets_is_the_name_of_hosts() {
     for wrong in ["10.0.0.1", "::1", "*.example.com", "s3.example.com:80", ""] {
         assert_eq!(fields(&with(wrong)), ["s3.domains"], "{wrong}");
     }
+    // The URLs of the service name no bucket.
+    let with = |url: &str| {
+        let urls = format!("[service]\nurls = [{url:?}]\n");
+        GOOD.replacen("[service]\n", &urls, 1)
+            + "domains = [\"S3.example.com\", \"eu.s3.example.com\"]\n"
+    };
+    for url in [
+        "https://s3.example.com",
+        "https://EU.s3.example.com:8443",
+        "https://its3.example.com",
+        "http://[2001:db8::1]:80",
+    ] {
+        assert!(ConfigFile::from_toml(&with(url)).is_ok(), "{url}");
+    }
+    for url in [
+        "https://page.s3.example.com",
+        "http://a.EU.S3.example.com:80",
+    ] {
+        let found = fields(&with(url));
+        assert!(
+            found.iter().all(|field| field == "service.urls"),
+            "{found:?}"
+        );
+        assert!(!found.is_empty(), "{url}");
+    }
 }
 
 #[test]
