@@ -94,7 +94,7 @@ codes! {
     ReplicationConfigurationNotFoundError 404 "The bucket has no replication configuration.",
     RequestTimeTooSkewed 403 "The request time differs too much from the server's.",
     RequestTimeout 400 "The request was not sent within the time allowed.",
-    ServerSideEncryptionConfigurationNotFoundError 404 "The bucket has no encryption configuration.",
+    ServerSideEncryptionConfigurationNotFoundError 404 "The server side encryption configuration was not found.",
     ServiceUnavailable 503 "The service cannot answer now. Please try again.",
     SignatureDoesNotMatch 403 "The signature does not match. Check the secret key and the signing method.",
     SlowDown 503 "Please reduce the request rate.",
