@@ -337,8 +337,7 @@ fn is_plain_name(name: &str) -> bool {
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     !name.is_empty() && name.len() <= 64 && name.bytes().all(is_allowed)
 }
-/// Whether a text is a scheme and a host, with a port or without, as browsers send an origin (RFC
-/// 6454, section 6.2). A `*` may stand for a part.
+
 /// The host and port of a URL without a path.
 fn authority(url: &str) -> Option<&str> {
     url.strip_prefix("https://")
@@ -361,6 +360,8 @@ fn is_below(host: &str, domain: &str) -> bool {
         .is_some_and(|front| front.ends_with('.'))
 }
 
+/// Whether a text is a scheme and a host, with a port or without, as browsers send an origin (RFC
+/// 6454, section 6.2). A `*` may stand for a part.
 fn is_origin(text: &str) -> bool {
     let host = authority(text);
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b".-:*[]".contains(&byte);

@@ -21,8 +21,8 @@ use crate::gateway::Gateway;
 use crate::observe::{Sight, end_early};
 use crate::proxied::of_proxies;
 
-/// The time after a refused request until the next one of a client that does not wait for answers.
-/// Refusals cost such a client less than this node.
+/// The time after a refused request until the next one of a client that does not wait for answers,
+/// so that one connection has at most 1,000 refusals in a second.
 const REST_AFTER_REFUSAL: Duration = Duration::from_millis(1);
 
 /// The reason why no request was read.

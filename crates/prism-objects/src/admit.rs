@@ -19,8 +19,7 @@ use prism_service::Remote;
 use crate::objects::Objects;
 use crate::request::{Meaning, Standing};
 
-/// A decision by a policy that takes longer is followed by a rest. Policies of ten times the
-/// patterns that people write take less.
+/// A decision by a policy that takes longer is followed by a rest of its caller.
 const COSTLY_DECISION: Duration = Duration::from_micros(500);
 
 /// The answer of a node that does not know the key for which another node vouches, and that cannot

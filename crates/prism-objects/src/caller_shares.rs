@@ -29,7 +29,7 @@ const UNIT_BYTES: u64 = 1 << 10;
 /// answer. Requests that came together do not end together.
 const VAIN_WAIT_MS: Range<u64> = 2_500..5_000;
 
-/// The rest after work of a caller, in times of that work. It has a quarter of the time.
+/// The rest after work of a caller, in times of that work. A caller has a quarter of the time.
 const REST: u32 = 3;
 /// The longest rest. Work can take long because a backend does not answer.
 const MAX_REST: Duration = Duration::from_millis(300);
@@ -42,7 +42,7 @@ pub(crate) struct CallerShares {
     shares: Mutex<HashMap<Principal, Weak<Share>>>,
 }
 
-/// What one caller may use.
+/// The memory and the turns of one caller.
 struct Share {
     memory: Arc<Semaphore>,
     /// The time of the next turn.

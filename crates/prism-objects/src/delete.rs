@@ -42,7 +42,7 @@ impl Objects {
         Ok(answer)
     }
 
-    /// Deletes many objects, some after the others in turns of the caller. Each key goes to its
+    /// Deletes many objects, [`PIECE_KEYS`] in each turn of the caller. Each key goes to its
     /// owner, which deletes its keys of a turn in one commit.
     pub(crate) async fn delete_objects(
         &self,

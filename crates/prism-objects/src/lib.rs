@@ -26,7 +26,6 @@ mod change_rates;
 mod commits;
 mod copy;
 mod delete;
-
 mod documents;
 mod get;
 mod hashing;

@@ -57,7 +57,7 @@ pub(super) struct TextCheck {
 
 impl TextCheck {
     /// The most bytes behind the first `*` of each pattern of a policy, together. A key has at
-    /// most 1,024 bytes, so a decision takes about 1,024 x 1,024 steps, some milliseconds.
+    /// most 1,024 bytes, so a decision takes about 1,024 x 1,024 steps.
     pub(super) const MAX_BEHIND_STARS: usize = 1024;
 
     /// Checks a text that stands for itself.
