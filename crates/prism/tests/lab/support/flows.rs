@@ -26,10 +26,12 @@ impl Cluster {
     /// The switch's tables and counters. In host mode no agent is active while another one takes
     /// over.
     pub fn view(&self) -> SwitchView {
+        let mut active = None;
         eventually("a switch is active", ACTIVE_IN, || {
-            self.lab.active_pin_dir().is_some()
+            active = self.lab.active_pin_dir();
+            active.is_some()
         });
-        self.try_view().unwrap()
+        SwitchView::open(&active.unwrap()).unwrap()
     }
 
     /// The same. The tables of a switch of another release cannot be read.
