@@ -350,6 +350,15 @@ impl<S: Service> Gateway<S> {
         None
     }
 
+    /// The reason why a connection that waits for a request reads no more here.
+    fn why_told(&self) -> NoRequest {
+        if self.stays_or_moves() {
+            NoRequest::Move
+        } else {
+            NoRequest::End
+        }
+    }
+
     /// Waits for a whole request head. Consumes nothing.
     async fn read_head(&self, client: &mut Connection, told: u32) -> Result<ReadHead, NoRequest> {
         let config = self.config();
@@ -374,13 +383,9 @@ impl<S: Service> Gateway<S> {
                 client.rests();
             }
             let filled = tokio::select! {
-                            filled = client.fill() => filled,
-                            () = self.told_to_go(told), if idle => return Err(if self.stays_or_moves() {
-            NoRequest::Move
-            } else {
-            NoRequest::End
-            }),
-                        };
+                filled = client.fill() => filled,
+                () = self.told_to_go(told), if idle => return Err(self.why_told()),
+            };
             client.set_io_timeout(seconds(limits.stall_timeout_s));
             match filled {
                 Ok(0) => return Err(NoRequest::End),

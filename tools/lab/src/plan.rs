@@ -217,10 +217,11 @@ pub(crate) fn first(addresses: &HostAddrs) -> IpAddr {
 
 /// The URL of `service`, without the port that `scheme` implies.
 pub(crate) fn url(scheme: &str, service: SocketAddr) -> String {
-    match (scheme, service) {
-        ("https", SocketAddr::V4(v4)) if v4.port() == 443 => format!("https://{}", v4.ip()),
-        ("https", SocketAddr::V6(v6)) if v6.port() == 443 => format!("https://[{}]", v6.ip()),
-        _ => format!("{scheme}://{service}"),
+    let implied = if scheme == "https" { 443 } else { 80 };
+    match service {
+        _ if service.port() != implied => format!("{scheme}://{service}"),
+        SocketAddr::V4(v4) => format!("{scheme}://{}", v4.ip()),
+        SocketAddr::V6(v6) => format!("{scheme}://[{}]", v6.ip()),
     }
 }
 

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"log"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -171,8 +170,7 @@ func main() {
 	check(err)
 	client := s3.NewFromConfig(loaded, func(options *s3.Options) {
 		options.UsePathStyle = true
-		// The SDK does not take the default port beside an IPv6 address.
-		options.BaseEndpoint = aws.String(strings.TrimSuffix(os.Getenv("AWS_ENDPOINT_URL"), ":80"))
+		options.BaseEndpoint = aws.String(os.Getenv("AWS_ENDPOINT_URL"))
 	})
 
 	_, err = client.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: bucket})

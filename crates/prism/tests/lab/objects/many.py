@@ -156,8 +156,6 @@ direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def fetch(url, method="GET", data=None, headers={}):
-    # boto3 signs the host without the default port; urllib would send it.
-    url = url.replace(":80/", "/")
     request = urllib.request.Request(url, method=method, data=data, headers=headers)
     try:
         with direct.open(request) as answer:

@@ -15,7 +15,7 @@ from botocore.client import Config
 s3 = boto3.client(
     "s3",
     # urllib names the port of HTTP where botocore, which signs, does not.
-    endpoint_url=os.environ["AWS_ENDPOINT_URL"].removesuffix(":80"),
+    endpoint_url=os.environ["AWS_ENDPOINT_URL"],
     config=Config(signature_version="s3v4", retries={"max_attempts": 1}),
 )
 bucket, shared, scratch = os.environ["BUCKET"], pathlib.Path(os.environ["SHARED"]), pathlib.Path(os.environ["SCRATCH"])

@@ -54,7 +54,7 @@ client = new_client()
 
 def call(method, key, body=None, kind=S3RequestType.DEFAULT, name="", **more):
     """The body of a successful answer."""
-    headers = HttpHeaders([("Host", endpoint.netloc.removesuffix(":80").removesuffix(":443"))])
+    headers = HttpHeaders([("Host", endpoint.netloc)])
     stream = None
     if body is not None:
         headers.add("Content-Length", str(len(body)))

@@ -7,7 +7,7 @@ mc() { "$CLIENTS/mc" --config-dir "$SCRATCH/mc" --quiet --disable-pager "$@"; }
 field() { grep -o "\"$1\": *\"[^\"]*\"" | cut -d'"' -f4; }
 names() { mc ls --json "$@" | field key; }
 
-mc alias set --api S3v4 --path on prism "${AWS_ENDPOINT_URL%:80}" "$AWS_ACCESS_KEY_ID" "$AWS_SECRET_ACCESS_KEY"
+mc alias set --api S3v4 --path on prism "$AWS_ENDPOINT_URL" "$AWS_ACCESS_KEY_ID" "$AWS_SECRET_ACCESS_KEY"
 mc mb "prism/$BUCKET"
 # It reads the bucket's configurations.
 mc stat "prism/$BUCKET"

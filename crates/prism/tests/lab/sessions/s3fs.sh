@@ -10,7 +10,7 @@ mkdir "$at"
 
 # It stays in the foreground, so that the end of the script's processes ends it as well.
 mount_bucket() {
-    s3fs "$BUCKET" "$at" -f -o url="${AWS_ENDPOINT_URL%:80}" -o endpoint="$AWS_DEFAULT_REGION" \
+    s3fs "$BUCKET" "$at" -f -o url="$AWS_ENDPOINT_URL" -o endpoint="$AWS_DEFAULT_REGION" \
         -o use_path_request_style -o sigv4 -o passwd_file="$SCRATCH/password" -o retries=2 \
         -o multipart_size=10 -o singlepart_copy_limit=10 -o multipart_copy_size=12 \
         -o tmpdir="$SCRATCH" "$@" &
@@ -27,7 +27,7 @@ mount_again() {
     mount_bucket
 }
 
-aws --endpoint-url "${AWS_ENDPOINT_URL%:80}" s3 mb "s3://$BUCKET"
+aws --endpoint-url "$AWS_ENDPOINT_URL" s3 mb "s3://$BUCKET"
 mount_bucket
 cp -r "$SHARED/tree" "$at/tree"
 cp -p "$SHARED/large" "$at/large"
@@ -57,4 +57,4 @@ mount_again
 test -z "$(ls -A "$at")"
 umount "$at"
 wait
-aws --endpoint-url "${AWS_ENDPOINT_URL%:80}" s3 rb "s3://$BUCKET"
+aws --endpoint-url "$AWS_ENDPOINT_URL" s3 rb "s3://$BUCKET"

@@ -1,6 +1,6 @@
 # s5cmd, in parts of 5 MiB. A failure is not tried again. It signs the default port for IPv6, and
 # curl leaves that out.
-five() { "$CLIENTS/s5cmd" --endpoint-url "${AWS_ENDPOINT_URL%:80}" --retry-count 0 "$@" >"$SCRATCH/said"; }
+five() { "$CLIENTS/s5cmd" --endpoint-url "$AWS_ENDPOINT_URL" --retry-count 0 "$@" >"$SCRATCH/said"; }
 names() { awk '{print $NF}' "$SCRATCH/said"; }
 
 five mb "s3://$BUCKET"

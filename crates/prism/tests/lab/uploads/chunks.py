@@ -47,7 +47,7 @@ class Request:
         self.time = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
         self.method, self.path = method, path
         self.headers = {
-            "host": endpoint.netloc.removesuffix(":443" if endpoint.scheme == "https" else ":80"),
+            "host": endpoint.netloc,
             "x-amz-date": self.time,
             "x-amz-content-sha256": payload,
             **dict(headers),

@@ -29,7 +29,7 @@ def presign(method, path, payload="UNSIGNED-PAYLOAD", **hoisted):
     if payload != "UNSIGNED-PAYLOAD":
         query[HASH] = payload
     text = "&".join(f"{quote(n, '')}={quote(query[n], '')}" for n in sorted(query))
-    host = endpoint.netloc.removesuffix(":80")
+    host = endpoint.netloc
     canonical = f"{method}\n{path}\n{text}\nhost:{host}\n\nhost\n{payload}"
     key = ("AWS4" + os.environ["AWS_SECRET_ACCESS_KEY"]).encode()
     for part in parts:
