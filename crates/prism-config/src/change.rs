@@ -60,6 +60,7 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("service.upstream", Reload, Never),
     ("service.upstream.*", Reload, Never),
     ("service.upstream.health.*", Reload, Never),
+    ("service.rule", Reload, Never),
     ("service.urls", Reload, Never),
     ("service.trusted_proxies", Reload, Never),
     ("service.accept_proxy_protocol", Reload, Never),

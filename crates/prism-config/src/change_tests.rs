@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::model::{AccessLogFormat, Role};
 use crate::networks::Networks;
+use crate::rule::Rule;
 use crate::service::ServiceLimits;
 use crate::upstream::{HealthCheck, Upstream};
 
@@ -79,11 +80,13 @@ fn with_own_fields() -> ConfigFile {
         health: Some(HealthCheck::default()),
         // Defaults of these are not written.
         ambiguous_paths: true,
+        replace_prefix: Some("/".into()),
         retries: 1,
         idle_timeout_s: 1,
         ..Upstream::default()
     };
     service.upstream = Some(vec![upstream].into());
+    service.rule = vec![Rule::default()];
     service.trusted_proxies = Networks::parse(&["10.0.0.0/8"]).unwrap();
     service.accept_proxy_protocol = true;
     config.log.access_format = AccessLogFormat::Combined;

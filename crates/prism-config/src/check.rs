@@ -28,6 +28,7 @@ impl Config {
         self.check_proxies(&mut found);
         self.check_domains(&mut found);
         self.check_upstreams(&mut found);
+        self.check_rules(&mut found);
         if let Some(switch) = &self.switch {
             self.check_switch(switch, &mut found);
         }

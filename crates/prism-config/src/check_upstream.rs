@@ -1,14 +1,13 @@
 //! Checks of `[service.upstream]`.
 
+use crate::check_request::{
+    MAX_PATTERN_BYTES, check_conditions, check_headers, is_field_name, is_plain, is_short, is_value,
+};
 use crate::model::{Config, Node};
 use crate::problem::Problems;
 use crate::upstream::{HealthCheck, Upstream, Upstreams};
 
-/// Longest pattern of a request, in bytes.
-const MAX_PATTERN_BYTES: usize = 1_024;
 const MAX_TIMEOUT_S: u64 = 86_400;
-/// Most header fields that a request or an answer gets.
-const MAX_FIELDS: usize = 16;
 
 impl Config {
     pub(crate) fn check_upstreams(&self, found: &mut Problems) {
@@ -46,7 +45,7 @@ impl Config {
                 let fix = "put it in front, or give the other one `paths` or `hosts`";
                 found.check(false, &field("address"), fault, fix);
             }
-            taker = taker.or(upstream.takes_all().then_some(index));
+            taker = taker.or(upstream.conditions().are_none().then_some(index));
         }
     }
 
@@ -84,7 +83,8 @@ impl Config {
             }
         }
         self.check_server(&field("address"), upstream.address.iter(), found);
-        check_patterns(upstream, field, found);
+        check_conditions(&upstream.conditions(), field, found);
+        check_prefix(upstream, field, found);
         let connect_s = upstream.connect_timeout_s;
         let answer_s = upstream.answer_timeout_s;
         found.range(&field("connect_timeout_s"), connect_s, 1..=600);
@@ -150,35 +150,28 @@ impl Upstream {
     }
 }
 
-fn check_patterns(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut Problems) {
-    let is_short = |text: &str| (1..=MAX_PATTERN_BYTES).contains(&text.len());
-    for host in &upstream.hosts {
-        let name = host.strip_prefix("*.").unwrap_or(host);
-        let is_part = |b: u8| b.is_ascii_alphanumeric() || b"-.:[]_".contains(&b);
-        let is_host = is_short(name) && name.bytes().all(is_part);
-        let fault = format!("{host:?} is not a host");
-        let fix = "write it as in \"www.example.com\" or \"*.example.com\", without a port";
-        found.check(is_host, &field("hosts"), fault, fix);
-    }
-    for path in &upstream.paths {
-        let is_path = is_short(path) && path.starts_with('/') && path.bytes().all(is_plain);
-        let fault = format!("{path:?} is not the beginning of a path");
-        let fix = "write it as requests have it, as in \"/api/\"";
-        found.check(is_path, &field("paths"), fault, fix);
-    }
-    for method in &upstream.methods {
-        let is_method = is_short(method) && method.bytes().all(|b| b.is_ascii_uppercase());
-        let fault = format!("{method:?} is not a method");
-        let fix = "write it as in \"GET\"";
-        found.check(is_method, &field("methods"), fault, fix);
-    }
-    for header in &upstream.headers {
-        let (name, _) = header.split_once(':').unwrap_or((header, ""));
-        let is_header = is_short(header) && is_field_name(name);
-        let fault = format!("{header:?} is not a header field");
-        let fix = "write it as in \"X-Beta\" or \"X-Beta: yes\"";
-        found.check(is_header, &field("headers"), fault, fix);
-    }
+/// Checks the beginning of paths that another one replaces.
+fn check_prefix(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut Problems) {
+    let Some(prefix) = &upstream.replace_prefix else {
+        return;
+    };
+    let field = field("replace_prefix");
+    let is_path = is_short(prefix) && prefix.starts_with('/') && prefix.bytes().all(is_plain);
+    let fault = format!("{prefix:?} is not the beginning of a path");
+    let fix = "write it as in \"/\" or \"/v2/\"";
+    found.check(is_path && !prefix.contains('?'), &field, fault, fix);
+    let mut paths = upstream.paths.iter();
+    let are_beginnings = !upstream.paths.is_empty() && paths.all(|path| path.starts_with('/'));
+    let fault = "has no beginning of a path to replace";
+    let fix = "give `paths`, with beginnings only";
+    found.check(are_beginnings, &field, fault, fix);
+    let fault = "is there beside `ambiguous_paths`, so nobody knows where a beginning ends";
+    found.check(
+        !upstream.ambiguous_paths,
+        &field,
+        fault,
+        "remove one of them",
+    );
 }
 
 /// Checks the cookie, and the fields that requests and answers get.
@@ -201,52 +194,8 @@ fn check_fields(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut
         ("request_headers", &upstream.request_headers),
         ("answer_headers", &upstream.answer_headers),
     ] {
-        let most = format!("has more than {MAX_FIELDS} header fields");
-        let fix = "remove some";
-        found.check(headers.len() <= MAX_FIELDS, &field(leaf), most, fix);
-        for header in headers {
-            let parts = header.split_once(':');
-            let is_field = parts.is_some_and(|(name, value)| {
-                is_field_name(name) && is_value(value) && !value.trim().is_empty()
-            });
-            let fault = format!("{header:?} is not a header field with a value");
-            let fix = "write it as in \"X-Env: prod\"";
-            found.check(is_field, &field(leaf), fault, fix);
-            let is_own = parts.is_some_and(|(name, _)| is_own(name));
-            let fault = format!("{header:?} is a field that only Prism and the client set");
-            found.check(!is_own, &field(leaf), fault, "remove it");
-        }
+        check_headers(headers, &field(leaf), found);
     }
-}
-
-/// Whether a field belongs to a connection or a body, or says who the client is.
-fn is_own(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let own = [
-        "connection",
-        "content-length",
-        "date",
-        "expect",
-        "host",
-        "keep-alive",
-        "prism-answer",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "x-forwarded-for",
-    ];
-    own.contains(&name.as_str())
-}
-
-fn is_field_name(name: &str) -> bool {
-    let is_part = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-    (1..=MAX_PATTERN_BYTES).contains(&name.len()) && name.bytes().all(is_part)
-}
-
-fn is_value(value: &str) -> bool {
-    let is_part = |b: u8| b.is_ascii_graphic() || b == b' ';
-    value.len() <= MAX_PATTERN_BYTES && value.bytes().all(is_part)
 }
 
 fn check_health(health: &HealthCheck, field: &dyn Fn(&str) -> String, found: &mut Problems) {
@@ -267,9 +216,4 @@ fn check_health(health: &HealthCheck, field: &dyn Fn(&str) -> String, found: &mu
     found.range(&field("timeout_s"), health.timeout_s, 1..=600);
     found.range(&field("fall"), health.fall, 1..=100);
     found.range(&field("rise"), health.rise, 1..=100);
-}
-
-/// Whether a byte may stand in a request target.
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_graphic() && byte != b'#'
 }

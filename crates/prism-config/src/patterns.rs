@@ -1,20 +1,21 @@
-//! Rules of upstreams that no request fits, or none that an earlier upstream leaves. They are
-//! habits of other proxies. `prism-upstream` matches requests; the rules are in docs/upstreams.md.
+//! Conditions that no request fits, or none that earlier ones leave. They are habits of other
+//! proxies. `prism-rules` matches requests; the conditions are in docs/upstreams.md.
+
+use prism_rules::Conditions;
 
 use crate::problem::Problems;
-use crate::upstream::Upstream;
 
-/// Warns of the rules of `upstream` that hardly any request fits. `field_of` names its fields.
+/// Warns of `conditions` that hardly any request fits. `field_of` names their fields.
 pub(crate) fn warn_of_patterns(
-    upstream: &Upstream,
+    conditions: &Conditions<'_>,
     field_of: impl Fn(&str) -> String,
     found: &mut Problems,
 ) {
     let judges: [(&str, &[String], Judge); 4] = [
-        ("hosts", &upstream.hosts, host_fault),
-        ("paths", &upstream.paths, path_fault),
-        ("methods", &upstream.methods, method_fault),
-        ("headers", &upstream.headers, header_fault),
+        ("hosts", conditions.hosts, host_fault),
+        ("paths", conditions.paths, path_fault),
+        ("methods", conditions.methods, method_fault),
+        ("headers", conditions.headers, header_fault),
     ];
     for (field, rules, judge) in judges {
         for rule in rules {
@@ -55,9 +56,14 @@ fn host_fault(host: &str) -> Option<(&'static str, String)> {
 }
 
 fn path_fault(path: &str) -> Option<(&'static str, String)> {
+    let path = path.strip_prefix('=').unwrap_or(path);
     let has = |signs: &[&str]| signs.iter().any(|sign| path.contains(sign));
-    let why = if has(&["|", "\\", "^", "[", "]", ".*", ".+", "(?"]) || path.ends_with('$') {
-        "a rule is the beginning of a path, and no regular expression"
+    let signs = ["|", "\\", "^", "[", "]", ".*", ".+", "(?"];
+    let is_expression = has(&signs) || path.ends_with('$');
+    let why = if path.starts_with('~') {
+        return None;
+    } else if is_expression {
+        "a rule without ~ is the beginning of a path, and no regular expression"
     } else if has(&["{", "}"]) {
         "a rule is the beginning of a path, and has no placeholders"
     } else if has(&["?"]) {
@@ -74,6 +80,10 @@ fn path_fault(path: &str) -> Option<(&'static str, String)> {
             plain_beginning(path)
         ),
     };
+    if is_expression {
+        let expression = format!("~^{path}");
+        return Some((why, format!("{fix}, or {expression:?}")));
+    }
     Some((why, fix))
 }
 
@@ -117,38 +127,38 @@ fn header_fault(header: &str) -> Option<(&'static str, String)> {
     is_expression.then_some((why, fix))
 }
 
-/// Whether `earlier` gets every request that fits `upstream`, and does not get all requests.
-pub(crate) fn is_hidden_by(upstream: &Upstream, earlier: &Upstream) -> bool {
+/// Whether every request that fits `narrow` fits `wide` too, which has conditions.
+pub(crate) fn is_hidden_by(narrow: &Conditions<'_>, wide: &Conditions<'_>) -> bool {
     let covers = |wide: &[String], narrow: &[String], fits: &dyn Fn(&str, &str) -> bool| {
         let is_within = |one: &String| wide.iter().any(|other| fits(other, one));
         wide.is_empty() || !narrow.is_empty() && narrow.iter().all(is_within)
     };
-    !earlier.takes_all()
-        && covers(&earlier.hosts, &upstream.hosts, &is_wider_host)
-        && covers(&earlier.paths, &upstream.paths, &|wide, narrow| {
-            narrow.starts_with(wide)
-        })
-        && covers(&earlier.methods, &upstream.methods, &|one, other| {
-            one == other
-        })
-        && earlier.headers.iter().all(|one| {
+    !wide.are_none()
+        && covers(wide.hosts, narrow.hosts, &is_wider_host)
+        && covers(wide.paths, narrow.paths, &is_wider_path)
+        && covers(wide.methods, narrow.methods, &|one, other| one == other)
+        && wide.headers.iter().all(|one| {
             let name = one.split(':').next().unwrap_or_default();
             let is_within = |other: &String| {
                 other == one || name == one && other.split(':').next() == Some(name)
             };
-            upstream.headers.iter().any(is_within)
+            narrow.headers.iter().any(is_within)
         })
+}
+
+fn is_wider_path(wide: &str, narrow: &str) -> bool {
+    let path = narrow.strip_prefix('=').unwrap_or(narrow);
+    wide == narrow || wide.starts_with('/') && path.starts_with(wide)
 }
 
 fn is_wider_host(wide: &str, narrow: &str) -> bool {
     let wide = wide.to_ascii_lowercase();
     let narrow = narrow.to_ascii_lowercase();
-    match wide.strip_prefix('*') {
-        Some(domain) => {
-            let names_below = narrow.strip_prefix('*');
-            names_below.is_some_and(|below| below.ends_with(domain))
-                || narrow.len() > domain.len() && narrow.ends_with(domain)
-        }
-        None => wide == narrow,
+    if wide == narrow || [&wide, &narrow].iter().any(|host| host.starts_with('~')) {
+        return wide == narrow;
     }
+    let ends = wide.strip_prefix('*');
+    let begins = wide.strip_suffix('*');
+    ends.is_some_and(|end| narrow.len() > end.len() && narrow.ends_with(end))
+        || begins.is_some_and(|start| narrow.len() > start.len() && narrow.starts_with(start))
 }

@@ -13,6 +13,7 @@ use crate::addresses::ServiceAddrs;
 use crate::model::S3;
 use crate::networks::Networks;
 use crate::relay::RelayUpTo;
+use crate::rule::Rule;
 use crate::tls::Tls;
 use crate::upstream::Upstreams;
 
@@ -127,6 +128,10 @@ section! {
     /// Default: none, and the service is the object store. The HTTP servers behind the service, as
     /// its backends reach them.
     pub upstream: Option<Upstreams>,
+    /// Default: none. Requests that this file answers, in the order in which they are tried. They
+    /// come before the upstreams and the object store.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rule: Vec<Rule>,
     /// Default `direct`. The way of a connection whose next request belongs to another
     /// backend.
     pub hand_off: HandOffMode,

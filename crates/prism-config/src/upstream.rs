@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use prism_rules::Conditions;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -57,17 +58,21 @@ section! {
     /// Default: all of the service. The backends that reach it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub backends: Vec<String>,
-    /// Default: all. The hosts of requests for it, such as `www.example.com`, or `*.example.com`
-    /// for the names below one.
+    /// Default: all. The hosts of requests for it, such as `www.example.com`, `*.example.com` for
+    /// the names below one, `www.example.*`, or `~` and a regular expression.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// Default: all. The beginnings of the paths of requests for it, such as `/api/`.
+    /// Default: all. The paths of requests for it: a beginning such as `/api/`, `=` and a whole
+    /// path, or `~` and a regular expression.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
     /// Default false: 400. Requests for it may have paths that can be read in two ways: with an
     /// escaped slash or backslash, a NUL or `..;`. Its server has to read them as Prism does.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ambiguous_paths: bool,
+    /// Default: none. It gets this in the place of the beginning that `paths` names: with `/` and
+    /// `paths = ["/api/"]` the server gets `/users` for `/api/users`.
+    pub replace_prefix: Option<String>,
     /// Default: all. The methods of requests for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<String>,
@@ -83,10 +88,12 @@ section! {
     /// Default `Path=/; HttpOnly`. The attributes of that cookie.
     pub cookie_attributes: String = "Path=/; HttpOnly".into(),
     /// Header fields that requests get in the place of a client's own, such as `X-Env: prod`.
-    /// `{client}` stands for the client's address.
+    /// `{client}` stands for the client's address, `{host}` for the request's host, `{request_id}`
+    /// for its identifier.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub request_headers: Vec<String>,
-    /// Header fields that answers get in the place of the server's own.
+    /// Header fields that answers get in the place of the server's own. `{request_id}` stands for
+    /// the request's identifier.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub answer_headers: Vec<String>,
     /// Default 5 s. The longest time to connect to it.
@@ -133,12 +140,14 @@ fn is_usual_idle_timeout(seconds: &u32) -> bool {
 }
 
 impl Upstream {
-    /// Whether it gets every request that no earlier upstream gets.
-    pub fn takes_all(&self) -> bool {
-        let [hosts, paths] = [&self.hosts, &self.paths];
-        [hosts, paths, &self.methods, &self.headers]
-            .iter()
-            .all(|of| of.is_empty())
+    /// The conditions for requests that it gets.
+    pub fn conditions(&self) -> Conditions<'_> {
+        Conditions {
+            hosts: &self.hosts,
+            paths: &self.paths,
+            methods: &self.methods,
+            headers: &self.headers,
+        }
     }
 }
 

@@ -48,7 +48,10 @@ fn an_upstream_is_an_address_or_a_table_or_several() {
         ["127.0.0.1:1", "127.0.0.1:2"]
     );
     assert_eq!(
-        several.iter().map(Upstream::takes_all).collect::<Vec<_>>(),
+        several
+            .iter()
+            .map(|one| one.conditions().are_none())
+            .collect::<Vec<_>>(),
         [false, true]
     );
     for bad in [

@@ -14,6 +14,10 @@ impl ConfigFile {
         let mut found = Problems::default();
         for (index, part) in self.parts().iter().enumerate() {
             let mut of_part = Problems::default();
+            for (index, rule) in part.service.rule.iter().enumerate() {
+                let field = |leaf: &str| format!("service.rule[{index}].{leaf}");
+                warn_of_patterns(&rule.conditions(), field, &mut of_part);
+            }
             if let Some(all) = &part.service.upstream {
                 warn_of_upstreams(all, &mut of_part);
                 part.warn_of_servers(&mut of_part);
@@ -74,7 +78,9 @@ fn warn_of_upstreams(all: &Upstreams, found: &mut Problems) {
     let mut earlier: Vec<&Upstream> = Vec::new();
     for (index, upstream) in all.iter().enumerate() {
         let field = |leaf: &str| all.field(index, leaf);
-        let hiding = earlier.iter().position(|one| is_hidden_by(upstream, one));
+        let conditions = upstream.conditions();
+        let mut wider = earlier.iter();
+        let hiding = wider.position(|one| is_hidden_by(&conditions, &one.conditions()));
         if let Some(hiding) = hiding {
             let fault = format!(
                 "gets no request: upstream {hiding} comes first and gets all that fit its rules"
@@ -82,7 +88,7 @@ fn warn_of_upstreams(all: &Upstreams, found: &mut Problems) {
             let fix = "put the table with the narrower rules in front";
             found.check(false, &field(rule_of(upstream)), fault, fix);
         }
-        warn_of_patterns(upstream, field, found);
+        warn_of_patterns(&conditions, field, found);
         warn_of_doubles(upstream.address.iter(), &field("address"), found);
         earlier.push(upstream);
     }

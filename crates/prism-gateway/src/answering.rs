@@ -2,10 +2,10 @@
 //! connection.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use prism_http::{RequestHead, ResponseHead};
-use prism_service::{Exchange, Fault, Request, Served, Service, send};
+use prism_http::RequestHead;
+use prism_service::{Exchange, Fault, Request, Served, Service};
 
 use crate::decision::{Decision, Move};
 use crate::gateway::Gateway;
@@ -145,38 +145,5 @@ impl<S: Service> Gateway<S> {
             self.shared.counters.unauthenticated.add_one();
         }
         admitted
-    }
-
-    /// Sends a client that speaks HTTP to the same resource over HTTPS. 308 keeps
-    /// method and body (RFC 9110, section 15.4.9).
-    pub(crate) async fn redirect(
-        &self,
-        exchange: &mut impl Exchange,
-        head: &RequestHead,
-        service: IpAddr,
-    ) -> io::Result<()> {
-        let config = self.config();
-        let https = config.service.tls.as_ref().map(|tls| tls.port);
-        let host = head.host_name().map(str::to_owned);
-        let host = host.unwrap_or_else(|| url_host(service));
-        let port = match https {
-            None | Some(443) => String::new(),
-            Some(port) => format!(":{port}"),
-        };
-        let query = head.query().map(|query| format!("?{query}"));
-        let query = query.unwrap_or_default();
-        let location = format!("https://{host}{port}{}{query}", head.path());
-        exchange.add_fields(self.service.extra_fields(head).await);
-        exchange.close_after();
-        let answer = ResponseHead::new(308).with("Location", location);
-        send(exchange, answer.map_err(io::Error::other)?, &[]).await
-    }
-}
-
-/// An address as the host of a URL.
-fn url_host(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(v4) => v4.to_string(),
-        IpAddr::V6(v6) => format!("[{v6}]"),
     }
 }

@@ -18,6 +18,7 @@ use crate::challenge::Challenges;
 use crate::connections::Connections;
 use crate::forecast::Forecast;
 use crate::leave::{CLOSED_IN, MOVES_AT_ONCE, PASSED_IN};
+use crate::rules::Rules;
 use crate::threshold::Threshold;
 
 /// Another node, to which connections may move when this one ends.
@@ -111,6 +112,8 @@ impl Shared {
 pub struct Gateway<S> {
     pub(crate) shared: Arc<Shared>,
     config: RunningOfThread,
+    /// The rules of the configuration that was present last.
+    rules: RefCell<Option<Rc<Rules>>>,
     pub(crate) service: S,
     pub(crate) handle: Handle,
     pub(crate) peers: Rc<Peers>,
@@ -132,6 +135,7 @@ impl<S: Service> Gateway<S> {
             following: shared.orders.follow(),
             requests: shared.requests.of_thread(),
             config: shared.config.of_thread(),
+            rules: RefCell::default(),
             shared,
             service,
             handle,
@@ -195,11 +199,17 @@ impl<S: Service> Gateway<S> {
         self.config.now()
     }
 
-    /// Whether plain HTTP is redirected to HTTPS.
-    pub(crate) fn redirects(&self) -> bool {
+    /// The rules of the present configuration; `None` if it has none.
+    pub(crate) fn rules(&self) -> Option<Rc<Rules>> {
         let config = self.config();
-        let tls = config.service.tls.as_ref();
-        tls.is_some_and(|tls| tls.redirect_http)
+        if config.service.rule.is_empty() {
+            return None;
+        }
+        let mut rules = self.rules.borrow_mut();
+        if rules.as_ref().is_none_or(|rules| !rules.are_of(&config)) {
+            *rules = Some(Rc::new(Rules::of(config)));
+        }
+        rules.clone()
     }
 
     /// Resolves when an order has made `stops` true.

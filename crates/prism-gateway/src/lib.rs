@@ -11,6 +11,7 @@
 //! | does a connection move, or is the request relayed? | `decision.rs`, done by `elsewhere.rs` |
 //! | how long may a relayed answer be? | `threshold.rs`, `short.rs`, `forecast.rs` |
 //! | how are requests passed on? | `relay.rs`; received: `relayed.rs` |
+//! | which requests does the service not see? | `before_service.rs`, `rules.rs` |
 //! | what does an authority of certificates get? | `challenge.rs` |
 //! | what happens when the node ends? | `leave.rs` |
 //!
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod answering;
+mod before_service;
 mod challenge;
 mod connections;
 mod decision;
@@ -30,6 +32,7 @@ mod observe;
 mod proxied;
 mod relay;
 mod relayed;
+mod rules;
 mod session;
 mod short;
 mod threshold;

@@ -14,7 +14,6 @@ use prism_service::{
     span_of_request,
 };
 
-use crate::challenge::answer_challenge;
 use crate::connections::{ListedConnection, UnderWay};
 use crate::decision::Decision;
 use crate::gateway::Gateway;
@@ -43,7 +42,7 @@ struct ReadHead {
 }
 
 /// The end of an exchange on the client's connection.
-struct End {
+pub(crate) struct End {
     record: AnswerRecord,
     /// Whether the connection lives on.
     is_open: bool,
@@ -115,16 +114,17 @@ impl<S: Service> Gateway<S> {
             ..peer
         });
         let sight = Sight::of(&client, &remote, id, span);
-        if !client.is_tls()
-            && let Some(end) = self
-                .answer_before_service(&mut client, &head, id, bytes)
-                .await
+        let is_new = verified.is_none();
+        if self.answers_before_service(&client, is_new)
+            && let Some(end) =
+                Box::pin(self.answer_before_service(&mut client, &head, id, bytes, &remote, is_new))
+                    .await
         {
             let head = Some(&head);
             return self.ended(client, &sight, About::UNKNOWN, head, end).await;
         }
         // The source of a hand-off has counted its request.
-        if verified.is_none() {
+        if is_new {
             self.shared.counters.requests.add_one();
         }
         if let Some(facts) = &verified
@@ -232,31 +232,8 @@ impl<S: Service> Gateway<S> {
         }
     }
 
-    /// Answers a request that is not for the service: an authority's challenge, or one over plain
-    /// HTTP that is sent to HTTPS.
-    async fn answer_before_service(
-        &self,
-        client: &mut Connection,
-        head: &RequestHead,
-        id: u64,
-        head_bytes: usize,
-    ) -> Option<End> {
-        let challenge = self.challenge(head, false);
-        if challenge.is_none() && !self.redirects() {
-            return None;
-        }
-        let service = client.service().ip();
-        let mut exchange = self.exchange(client, head, id, head_bytes);
-        // The connection ends anyway.
-        let _ = match challenge {
-            Some(answer) => answer_challenge(&mut exchange, answer).await,
-            None => self.redirect(&mut exchange, head, service).await,
-        };
-        Some(self.end(exchange))
-    }
-
     /// Answers a request with an error before it is admitted. `is_last`: the connection ends.
-    async fn refuse_request(
+    pub(crate) async fn refuse_request(
         &self,
         client: &mut Connection,
         head: &RequestHead,
@@ -300,7 +277,7 @@ impl<S: Service> Gateway<S> {
     }
 
     /// The exchange of a request on its client's connection.
-    fn exchange<'c>(
+    pub(crate) fn exchange<'c>(
         &self,
         client: &'c mut Connection,
         head: &RequestHead,
@@ -317,7 +294,7 @@ impl<S: Service> Gateway<S> {
         Http1::new(client, head, parts)
     }
 
-    fn end(&self, exchange: Http1<'_, Connection>) -> End {
+    pub(crate) fn end(&self, exchange: Http1<'_, Connection>) -> End {
         let is_open = exchange.is_open();
         let is_cut = exchange.is_cut();
         let (record, buffer) = exchange.end_exchange();

@@ -102,19 +102,35 @@ impl RequestHead {
         if !self.path().starts_with('/') {
             return Ok(());
         }
-        let query = self.query().map(|query| format!("?{query}"));
-        let raw = format!("/{name}{}{}", self.path(), query.unwrap_or_default());
-        self.target = Target::parse(&raw, &self.method)?;
+        self.replace_path(&format!("/{name}{}", self.path()))?;
         let set = self.headers.set("Host", host);
         set.map_err(|_| HeadError::Host)?;
         let version = match self.version {
             Version::Http10 => "1.0",
             Version::Http11 => "1.1",
         };
-        let mut bytes = format!("{} {raw} HTTP/{version}\r\n", self.method).into_bytes();
+        let line = format!("{} {} HTTP/{version}\r\n", self.method, self.target());
+        let mut bytes = line.into_bytes();
         self.headers.write_to(&mut bytes);
         bytes.extend_from_slice(b"\r\n");
         self.rewritten = Some(bytes);
+        Ok(())
+    }
+
+    /// Puts `path`, escaped as in a URL, in the place of the target's path.
+    ///
+    /// # Errors
+    /// [`HeadError::Target`] if it is no path.
+    pub fn replace_path(&mut self, path: &str) -> Result<(), HeadError> {
+        let query = self.query().map(|query| format!("?{query}"));
+        let raw = format!("{path}{}", query.unwrap_or_default());
+        let target = Target::parse(&raw, &self.method)?;
+        // The absolute form is the only place of the host in some heads of HTTP/1.0.
+        if let (Some(host), None) = (self.target.authority(), self.headers.get("host")) {
+            let set = self.headers.set("Host", host);
+            set.map_err(|_| HeadError::Host)?;
+        }
+        self.target = target;
         Ok(())
     }
 

@@ -255,6 +255,10 @@ impl Service for Objects {
             Fault::Elsewhere => elsewhere(),
             Fault::OutOfReach => Code::ServiceUnavailable.into(),
             Fault::Differs => prism_replicas::differs(),
+            Fault::AmbiguousPath => Code::InvalidURI.with_message(
+                "The path can be read in two ways: it has an escaped slash, a backslash, `..;` or \
+                 a malformed escape, or leads above the root.",
+            ),
         }
     }
 

@@ -35,6 +35,8 @@ pub enum Fault {
     OutOfReach,
     /// This node's configuration places requests differently from most nodes'.
     Differs,
+    /// The path can be read in two ways, and a rule of the configuration is for some paths only.
+    AmbiguousPath,
 }
 
 /// The object that a GET reads, for the forecast of its answer's length.

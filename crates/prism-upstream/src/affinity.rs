@@ -5,10 +5,12 @@
 
 use std::net::SocketAddr;
 
-use prism_config::Upstream;
+use prism_config::{HashOf, Upstream};
 use prism_http::{Headers, RequestHead};
+use prism_rules::{Variable, fill_field};
 
 use crate::choice;
+use crate::forwarded::REQUEST_ID;
 
 /// The parts of a request by which its server is chosen.
 #[derive(Default)]
@@ -25,13 +27,20 @@ impl Affinity {
         self.server.as_deref() == Some(server)
     }
 
-    /// Gives an answer of `server` the fields of `settings`, and the cookie if the client has
-    /// another one or none.
-    pub(crate) fn complete(&self, settings: &Upstream, server: &str, answer: &mut Headers) {
+    /// Gives an answer of `server` to `request` the fields of `settings`, and the cookie if the
+    /// client has another one or none.
+    pub(crate) fn complete(
+        &self,
+        settings: &Upstream,
+        server: &str,
+        request: &RequestHead,
+        answer: &mut Headers,
+    ) {
         // No error: the configuration has been checked, and an answer is far below the bound.
         let own = settings.answer_headers.iter();
         for (name, value) in own.filter_map(|field| field.split_once(':')) {
-            let _ = answer.set(name, value);
+            let value = fill_field(value, |variable| of_request(request, variable).into());
+            let _ = answer.set(name, value.as_ref());
         }
         let Some(name) = settings.cookie.as_ref().filter(|_| !self.is_to(server)) else {
             return;
@@ -46,6 +55,16 @@ impl Affinity {
             let _ = answer.append("Cache-Control", "private");
         }
     }
+}
+
+/// The value of a variable, by the fields that the request has got for its server.
+fn of_request(request: &RequestHead, variable: Variable) -> &str {
+    let field = match variable {
+        Variable::Client => request.headers().get_str("X-Forwarded-For"),
+        Variable::RequestId => request.headers().get_str(REQUEST_ID),
+        _ => request.host_name(),
+    };
+    field.unwrap_or_default()
 }
 
 /// The name in cookies of the server at `address`, as the backend called `backend` reaches it. The
@@ -70,6 +89,25 @@ pub(crate) fn in_cookie(head: &RequestHead, name: &str) -> Option<Box<str>> {
     let mut pairs = texts.flat_map(|text| text.split(';'));
     let server = pairs.find_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('='))?;
     Some(server.into())
+}
+
+/// The part of a request that is hashed; empty if the request has none.
+pub(crate) fn key(of: &HashOf, head: &RequestHead) -> String {
+    match of {
+        HashOf::Path => head.path().to_owned(),
+        HashOf::Header(name) => {
+            let value = head.headers().get(name).unwrap_or_default();
+            String::from_utf8_lossy(value).into_owned()
+        }
+        HashOf::Query(name) => {
+            let mut pairs = head.query().unwrap_or_default().split('&');
+            let value = pairs.find_map(|pair| match pair.split_once('=') {
+                Some((key, value)) if key == name => Some(value),
+                _ => None,
+            });
+            value.unwrap_or_default().to_owned()
+        }
+    }
 }
 
 #[cfg(test)]
@@ -118,7 +156,10 @@ mod tests {
     fn an_answer_gets_the_cookie_unless_the_client_has_it() {
         let settings = Upstream {
             cookie: Some("SRV".into()),
-            answer_headers: vec!["X-Frame-Options: DENY".into()],
+            answer_headers: vec![
+                "X-Frame-Options: DENY".into(),
+                "Request: {request_id} of {host}".into(),
+            ],
             ..Upstream::default()
         };
         let answer = |server: Option<&str>, cached: &str| {
@@ -129,12 +170,15 @@ mod tests {
             let mut headers = Headers::new();
             headers.append("x-frame-options", "SAMEORIGIN").unwrap();
             headers.append("Cache-Control", cached).unwrap();
-            affinity.complete(&settings, "one", &mut headers);
+            let text = "GET / HTTP/1.1\r\nHost: h:8\r\nX-Request-ID: 12\r\n\r\n";
+            let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT);
+            let (request, _) = parsed.unwrap().unwrap();
+            affinity.complete(&settings, "one", &request, &mut headers);
             let mut out = Vec::new();
             headers.write_to(&mut out);
             String::from_utf8(out).unwrap()
         };
-        let own = "Cache-Control: max-age=9\r\nX-Frame-Options: DENY\r\n";
+        let own = "Cache-Control: max-age=9\r\nX-Frame-Options: DENY\r\nRequest: 12 of h\r\n";
         assert_eq!(answer(Some("one"), "max-age=9"), own);
         let cookie = "Set-Cookie: SRV=one; Path=/; HttpOnly\r\n";
         let private = "Cache-Control: private\r\n";
@@ -145,5 +189,21 @@ mod tests {
             );
         }
         assert!(answer(None, "no-store").ends_with(cookie));
+    }
+
+    #[test]
+    fn a_key_is_a_part_of_the_request() {
+        let text = "GET /p?a=1&user=bob&user=eve HTTP/1.1\r\nHost: h\r\nX-User: alice\r\n\r\n";
+        let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT);
+        let (head, _) = parsed.unwrap().unwrap();
+        for (of, expected) in [
+            (HashOf::Path, "/p"),
+            (HashOf::Query("user".into()), "bob"),
+            (HashOf::Query("use".into()), ""),
+            (HashOf::Header("x-user".into()), "alice"),
+            (HashOf::Header("x-other".into()), ""),
+        ] {
+            assert_eq!(key(&of, &head), expected);
+        }
     }
 }

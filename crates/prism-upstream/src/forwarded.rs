@@ -6,8 +6,11 @@
 
 use std::net::IpAddr;
 
-use prism_http::{HeaderError, RequestHead, are_alike, is_forwarding};
+use prism_http::{HeadError, HeaderError, RequestHead, are_alike, is_forwarding};
+use prism_rules::{Variable, fill_field};
 use prism_service::{Remote, request_id_text};
+
+use crate::pool::Pool;
 
 /// The field with a request's identifier, as most servers and proxies have it.
 pub(crate) const REQUEST_ID: &str = "X-Request-ID";
@@ -65,7 +68,41 @@ pub(crate) fn add(
         headers.append(name, value)?;
     }
     for (name, value) in own {
-        headers.set(name, value.replace("{client}", &ip))?;
+        let value = fill_field(value, |variable| match variable {
+            Variable::Client => ip.as_str().into(),
+            Variable::RequestId => id.as_str().into(),
+            _ => host.as_str().into(),
+        });
+        headers.set(name, value.as_ref())?;
+    }
+    Ok(())
+}
+
+/// Replaces the beginning of the path as the upstream `pool` wants it. The server gets the
+/// beginning that is gone in `X-Forwarded-Prefix`.
+pub(crate) fn replace_prefix(head: &mut RequestHead, pool: &Pool) -> Result<(), HeadError> {
+    let Some(new) = &pool.settings.replace_prefix else {
+        return Ok(());
+    };
+    let Ok(Some(fit)) = pool.matcher.fit(head) else {
+        return Ok(());
+    };
+    let (Some(rest), Some(old)) = (fit.rest(), fit.beginning()) else {
+        return Ok(());
+    };
+    // `/api` leaves the slash of `/api/users` behind.
+    let rest = if new.ends_with('/') {
+        rest.trim_start_matches('/')
+    } else {
+        &rest
+    };
+    let path = format!("{new}{rest}");
+    head.replace_path(&path)?;
+    if new == "/" {
+        let set = head
+            .headers_mut()
+            .set("X-Forwarded-Prefix", old.trim_end_matches('/'));
+        set.map_err(|_| HeadError::HeadTooLong)?;
     }
     Ok(())
 }
@@ -130,6 +167,38 @@ mod tests {
             six.contains("Forwarded: for=\"[2001:db8::7]\";host=\"h\";proto=http\r\n"),
             "{six}"
         );
+    }
+
+    #[test]
+    fn the_beginning_of_a_path_is_replaced() {
+        for (paths, new, target, expected) in [
+            (["/api/"], "/", "/api/users?a", Some("/users?a")),
+            (["/api"], "/", "/api", Some("/")),
+            (["/api"], "/", "/api/a%20b", Some("/a%20b")),
+            (["/api/"], "/v2/", "/x/..//api/%61,b", Some("/v2/a,b")),
+            (["/api"], "/v2", "/apis", Some("/v2s")),
+            (["/api/"], "/", "/other", None),
+        ] {
+            let settings = prism_config::Upstream {
+                paths: paths.map(str::to_owned).into(),
+                replace_prefix: Some(new.into()),
+                ..prism_config::Upstream::default()
+            };
+            let pool = Pool::new(
+                "p".into(),
+                &settings,
+                &prism_config::Config::default(),
+                "be0",
+            );
+            let text = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+            let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT);
+            let (mut head, _) = parsed.unwrap().unwrap();
+            replace_prefix(&mut head, &pool).unwrap();
+            assert_eq!(head.target(), expected.unwrap_or(target));
+            let prefix = head.headers().get_str("X-Forwarded-Prefix");
+            let is_whole = expected.is_some() && new == "/";
+            assert_eq!(prefix, is_whole.then_some("/api"), "{target}");
+        }
     }
 
     #[test]

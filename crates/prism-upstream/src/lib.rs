@@ -6,7 +6,7 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | which upstream gets a request? | `matcher.rs` |
+//! | which upstream gets a request? | `shared.rs`, by `prism-rules` |
 //! | which backend, which address? | `choice.rs`, used by `pool.rs`; by a cookie: `affinity.rs` |
 //! | is a server healthy? | `health.rs`; checks: `checks.rs`; for operators: `figures.rs` |
 //! | what do nodes tell each other? | `reports.rs` |
@@ -29,10 +29,8 @@ mod figures;
 mod forwarded;
 mod health;
 mod idle;
-mod matcher;
 mod park;
 mod passing;
-mod paths;
 mod pool;
 mod private;
 mod proxy_header;

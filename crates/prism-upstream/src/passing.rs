@@ -377,9 +377,10 @@ fn finish_head<N>(
     let meaning = &request.meaning;
     let server = &under_way.address().server;
     let settings = &meaning.pool.settings;
+    let fields = answer.headers_mut();
     meaning
         .affinity
-        .complete(settings, server, answer.headers_mut());
+        .complete(settings, server, &request.head, fields);
     if answer.headers_mut().get(REQUEST_ID).is_none() {
         // Never an error: name and value are well-formed.
         let _ = match request.head.headers().get(REQUEST_ID) {

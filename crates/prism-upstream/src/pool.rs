@@ -10,6 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use prism_config::{Balance, Config, Node, Upstream};
 use prism_figures::ServerState as ServerFigures;
 use prism_http::RequestHead;
+use prism_rules::Matcher;
 
 use crate::affinity::{self, Affinity};
 use crate::choice::{self, Candidate, is_overloaded};
@@ -17,11 +18,12 @@ use crate::duty::Duty;
 use crate::figures::{self, Errors};
 use crate::health::{Bounds, Check, Health, Outcome, Reason};
 use crate::idle::IdleLimit;
-use crate::matcher;
 
 /// An upstream.
 pub(crate) struct Pool {
     pub(crate) settings: Upstream,
+    /// The requests that it gets.
+    pub(crate) matcher: Matcher,
     /// Its name for operators.
     pub(crate) name: String,
     /// Its addresses as this node reaches them; empty if this node does not.
@@ -273,6 +275,7 @@ impl Pool {
         let here = here.into_iter().flat_map(|node| addresses_at(node));
         Self {
             settings: settings.clone(),
+            matcher: Matcher::new(&settings.conditions(), settings.ambiguous_paths),
             name,
             addresses: here.map(Arc::new).collect(),
             backends: backends.into_iter().map(backend).collect(),
@@ -328,7 +331,7 @@ impl Pool {
         let cookie = self.settings.cookie.as_ref();
         Affinity {
             key: match &self.settings.balance {
-                Balance::Hash(of) => matcher::key(of, head),
+                Balance::Hash(of) => affinity::key(of, head),
                 Balance::LeastRequests | Balance::RoundRobin => String::new(),
             },
             server: cookie.and_then(|name| affinity::in_cookie(head, name)),

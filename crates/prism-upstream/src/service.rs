@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use prism_config::Balance;
-use prism_http::{BodyFraming, Headers, Limits, Method, RequestHead, ResponseHead};
+use prism_http::{BodyFraming, HeadError, Headers, Limits, Method, RequestHead, ResponseHead};
 use prism_proto::facts::{Facts, MAX_NAME_BYTES, Progress};
 use prism_proxy::wanted_protocol;
 use prism_service::{
@@ -201,7 +201,8 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         }
         let own = &request.meaning.pool.settings.request_headers;
         let added = forwarded::add(&mut request.head, request.id, &client, own);
-        added.map_err(|_| Error::Head(prism_http::HeadError::HeadTooLong))
+        added.map_err(|_| Error::Head(HeadError::HeadTooLong))?;
+        forwarded::replace_prefix(&mut request.head, &request.meaning.pool).map_err(Error::Head)
     }
 
     fn route(&self, meaning: &Meaning, has_failed: bool) -> Route {
@@ -301,6 +302,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             Fault::TimedOut => Error::TimedOut,
             Fault::Elsewhere | Fault::OutOfReach => Error::OutOfReach,
             Fault::Differs => Error::Differs,
+            Fault::AmbiguousPath => Error::AmbiguousPath,
         }
     }
 

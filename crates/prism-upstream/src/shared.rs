@@ -11,6 +11,7 @@ use prism_config::{Config, Upstream, seconds};
 use prism_figures::ServerState as ServerFigures;
 use prism_handoff::Process;
 use prism_http::{Limits, RequestHead};
+use prism_rules::AmbiguousPath;
 use prism_service::RequestCounters;
 use tokio::sync::{mpsc, watch};
 
@@ -19,9 +20,7 @@ use crate::assign::Parcel;
 use crate::duty::{Duties, Duty};
 use crate::error::Error;
 use crate::figures;
-use crate::matcher;
 use crate::park::Parking;
-use crate::paths::AmbiguousPath;
 use crate::pool::{Address, Backend, Pool};
 
 /// The upstreams, in the order in which requests try them.
@@ -175,9 +174,9 @@ impl Shared {
     /// There is none, or the path does not tell which.
     pub(crate) fn pool_of(&self, head: &RequestHead) -> Result<Arc<Pool>, Error> {
         for pool in self.pools.borrow().iter() {
-            match matcher::fits(&pool.settings, head) {
-                Ok(true) => return Ok(pool.clone()),
-                Ok(false) => {}
+            match pool.matcher.fit(head) {
+                Ok(Some(_)) => return Ok(pool.clone()),
+                Ok(None) => {}
                 Err(AmbiguousPath) => return Err(Error::AmbiguousPath),
             }
         }
@@ -264,7 +263,9 @@ fn pools(config: &Config, name: &str, present: &[Arc<Pool>]) -> Pools {
         .collect();
     for pool in &pools {
         let mut former = present.iter();
-        if let Some(same) = former.find(|one| matcher::is_same(&one.settings, &pool.settings)) {
+        if let Some(same) =
+            former.find(|one| one.settings.conditions() == pool.settings.conditions())
+        {
             pool.take_over(same);
         }
     }
@@ -292,7 +293,7 @@ fn take_over_addresses(pools: &mut [Pool], present: &[Arc<Pool>]) {
         new.retain_mut(|one| {
             let same = former.iter().position(|known| {
                 known.address.is_same(one.address)
-                    && (is_any || matcher::is_same(known.settings, one.settings))
+                    && (is_any || known.settings.conditions() == one.settings.conditions())
             });
             let same = same.map(|place| former.remove(place).address.clone());
             let is_known = same.is_some();

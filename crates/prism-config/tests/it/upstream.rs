@@ -141,6 +141,106 @@ fn faults_are_named() {
 }
 
 #[test]
+fn a_rule_is_a_redirect_or_an_answer() {
+    let with = |rule: &str| faults(&format!("{FILE}[[service.rule]]\n{rule}"));
+    for good in [
+        "redirect = \"https://www.example.com{uri}\"",
+        "redirect = \"/new/{rest}\"\nstatus = 308\npaths = [\"/old/\"]",
+        "status = 204",
+        "status = 503\nanswer = \"Back at 9.\"\nanswer_headers = [\"Retry-After: 60\"]",
+        "status = 403\nclients = [\"10.0.0.0/8\"]\nhosts = [\"~^x\", \"www.example.*\"]",
+    ] {
+        assert_eq!(with(good), Vec::<String>::new(), "{good}");
+    }
+    for (rule, expected) in [
+        (
+            "answer = \"x\"",
+            "status: is missing, and there is no `redirect`",
+        ),
+        (
+            "status = 304",
+            "status: 304 is not the status of an answer with a text",
+        ),
+        ("status = 101", "status: 101 is not the status"),
+        (
+            "status = 204\nanswer = \"x\"",
+            "status: 204 is not the status",
+        ),
+        (
+            "redirect = \"/\"\nstatus = 200",
+            "status: 200 is no redirect",
+        ),
+        (
+            "redirect = \"/\"\nanswer = \"x\"",
+            "answer: is there beside `redirect`",
+        ),
+        (
+            "redirect = \"https://a.example{rest}\"",
+            "redirect: would let a client choose the host",
+        ),
+        (
+            "redirect = \"/{who}\"",
+            "redirect: has a variable that is not known",
+        ),
+        ("redirect = \"a b\"", "redirect: is no URL, and no path"),
+        (
+            "redirect = \"/a b\"",
+            "redirect: cannot stand in a header field",
+        ),
+        (
+            "status = 403\npaths = [\"~(\"]",
+            "paths: \"~(\" is no regular expression: unclosed group",
+        ),
+        (
+            "status = 403\nhosts = [\"a:b/c\"]",
+            "hosts: \"a:b/c\" is not a host",
+        ),
+        (
+            "status = 403\nclients = [\"all\"]",
+            "clients: \"all\" is not a network",
+        ),
+        (
+            "status = 403\nanswer_headers = [\"Date: now\"]",
+            "answer_headers: \"Date: now\" is a field that only Prism and the client set",
+        ),
+    ] {
+        let found = with(rule);
+        let is_named = |fault: &String| fault.contains(&format!("service.rule[0].{expected}"));
+        assert!(found.iter().any(is_named), "{rule}: {found:?}");
+    }
+    let upstream = |fields: &str| {
+        let table = format!("[service.upstream]\naddress = \"127.0.0.1:9\"\n{fields}\n");
+        faults(&FILE.replace("upstream = \"127.0.0.1:9000\"\n", &table))
+    };
+    assert!(upstream("paths = [\"/a/\"]\nreplace_prefix = \"/\"").is_empty());
+    for (fields, expected) in [
+        (
+            "replace_prefix = \"/\"",
+            "has no beginning of a path to replace",
+        ),
+        (
+            "paths = [\"/a/\", \"=/b\"]\nreplace_prefix = \"/\"",
+            "has no beginning of a path to replace",
+        ),
+        (
+            "paths = [\"/a/\"]\nreplace_prefix = \"b\"",
+            "\"b\" is not the beginning of a path",
+        ),
+        (
+            "paths = [\"/a/\"]\nreplace_prefix = \"/\"\nambiguous_paths = true",
+            "is there beside `ambiguous_paths`",
+        ),
+    ] {
+        let found = upstream(fields);
+        let start = format!("service.upstream.replace_prefix: {expected}");
+        assert!(
+            found.iter().any(|fault| fault.starts_with(&start)),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
 fn an_upstream_stands_beside_the_object_store_in_etcd() {
     let text = r#"
 [cluster]

@@ -5,3 +5,4 @@ mod beside;
 mod logged;
 mod proxied;
 mod proxies;
+mod rules;

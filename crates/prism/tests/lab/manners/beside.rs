@@ -98,8 +98,9 @@ const HOSTS: [&str; 9] = [
     "10.0.0.1",
 ];
 
-fn start_nginx(cluster: &Cluster, directory: &Path) -> Running {
-    let text = NGINX_CONF.replace("DIR", &directory.display().to_string());
+/// Starts nginx at `be0` with a configuration in which `DIR` stands for its directory.
+pub(super) fn start_nginx(cluster: &Cluster, config: &str, directory: &Path) -> Running {
+    let text = config.replace("DIR", &directory.display().to_string());
     let config = directory.join("nginx.conf");
     std::fs::write(&config, text).unwrap();
     let mut command = cluster.lab.command("be0", "nginx").unwrap();
@@ -127,7 +128,7 @@ fn the_upstream_of_a_request_is_the_one_that_nginx_finds() {
     spec.configure = Some(Box::new(|config| configure(config, UPSTREAMS)));
     let cluster = Cluster::around(Lab::up(spec).unwrap());
     let directory = tempfile::tempdir().unwrap();
-    let _nginx = start_nginx(&cluster, directory.path());
+    let _nginx = start_nginx(&cluster, NGINX_CONF, directory.path());
     let by_nginx = |target: &str, host: &str| {
         let stream = cluster.on("be0", || std::net::TcpStream::connect(NGINX).unwrap());
         answer(&mut Client::new(stream), target, host)

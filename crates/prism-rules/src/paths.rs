@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 /// A path that two readers may understand differently. A rule about paths could be passed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AmbiguousPath;
+pub struct AmbiguousPath;
 
 /// The plain form of a path. `keeps`: the signs that make a path ambiguous stay as they are, which
 /// the server has to understand in the same way.
@@ -43,6 +43,13 @@ pub(crate) fn plain(path: &str, keeps: bool) -> Result<Cow<'_, [u8]>, AmbiguousP
         bytes.extend_from_slice(segment);
     }
     Ok(bytes.into())
+}
+
+/// Whether the plain form of a path has the segments as they are written, but for escapes.
+pub(crate) fn has_plain_segments(path: &str) -> bool {
+    let is_hidden_dot = |at: &str| at.starts_with("/%2e") || at.starts_with("/%2E");
+    let mut ends = path.match_indices('/').filter_map(|(at, _)| path.get(at..));
+    !path.contains("//") && !path.contains("/.") && !ends.any(is_hidden_dot)
 }
 
 /// Decodes the escapes of a path. An escaped slash that is kept stays escaped, because it is no
