@@ -1,5 +1,7 @@
 //! Checks of `[[service.rule]]`.
 
+use prism_rules::Variable;
+
 use crate::check_request::{check_conditions, check_headers, is_short};
 use crate::model::Config;
 use crate::problem::Problems;
@@ -28,6 +30,7 @@ fn check_answer(rule: &Rule, field: &dyn Fn(&str) -> String, found: &mut Problem
     if let Some((fault, fix)) = url_fault {
         found.check(false, &field("redirect"), fault, fix);
     }
+    check_variables(rule, field, found);
     let is_redirect = rule.redirect.is_some();
     let url = rule.redirect.as_deref().unwrap_or("/");
     let is_url = is_short(url) && url.bytes().all(|byte| byte.is_ascii_graphic());
@@ -66,4 +69,23 @@ fn check_answer(rule: &Rule, field: &dyn Fn(&str) -> String, found: &mut Problem
     let fix = "let a server answer with it";
     found.check(has_room, &field("answer"), fault, fix);
     check_headers(&rule.answer_headers, &field("answer_headers"), found);
+}
+
+/// Checks that the parts of a path exist that a redirect uses.
+fn check_variables(rule: &Rule, field: &dyn Fn(&str) -> String, found: &mut Problems) {
+    let Some(url) = rule.redirect_template() else {
+        return;
+    };
+    let all = |start: char| {
+        let mut paths = rule.paths.iter();
+        !rule.paths.is_empty() && paths.all(|path| path.starts_with(start))
+    };
+    let fault = "has {rest}, but not every one of `paths` is the beginning of a path";
+    let fix = "give `paths` that begin with /, or use {path}";
+    let uses_rest = url.uses(|variable| variable == Variable::Rest);
+    found.check(!uses_rest || all('/'), &field("redirect"), fault, fix);
+    let fault = "has a group, but not every one of `paths` is a regular expression";
+    let fix = "give `paths` that begin with ~, or use {path}";
+    let uses_group = url.uses(|variable| matches!(variable, Variable::Group(_)));
+    found.check(!uses_group || all('~'), &field("redirect"), fault, fix);
 }

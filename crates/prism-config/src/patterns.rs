@@ -31,6 +31,9 @@ pub(crate) fn warn_of_patterns(
 type Judge = fn(&str) -> Option<(&'static str, String)>;
 
 fn host_fault(host: &str) -> Option<(&'static str, String)> {
+    if host.starts_with('~') {
+        return None;
+    }
     if host == "_" {
         let why = "there is no host of this name";
         let fix = "leave `hosts` out, in the last table, to get the requests of all other hosts";

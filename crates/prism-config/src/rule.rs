@@ -17,7 +17,7 @@ section! {
     /// Default: all. The paths of requests for it, as in `[service.upstream]`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
-    /// Default false: 400. A request may have a path that can be read in two ways.
+    /// Default false. If false, a path that can be read in two ways is answered 400.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ambiguous_paths: bool,
     /// Default: all. The methods of requests for it.

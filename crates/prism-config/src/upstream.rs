@@ -92,8 +92,7 @@ section! {
     /// for its identifier.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub request_headers: Vec<String>,
-    /// Header fields that answers get in the place of the server's own. `{request_id}` stands for
-    /// the request's identifier.
+    /// Header fields that answers get in the place of the server's own, with the same variables.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub answer_headers: Vec<String>,
     /// Default 5 s. The longest time to connect to it.

@@ -86,6 +86,7 @@ impl<S: Service> Gateway<S> {
         let answer = answer?;
         let is_newcomer = client.is_newcomer();
         let mut exchange = self.exchange(client, head, id, head_bytes);
+        exchange.add_fields(self.service.extra_fields(head).await);
         if answer.send(&mut exchange, is_newcomer).await.is_err() {
             exchange.close_after();
         }

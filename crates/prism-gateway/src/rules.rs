@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use prism_config::{Config, Networks, Rule as Settings};
-use prism_http::{RequestHead, ResponseHead};
-use prism_rules::{AmbiguousPath, Fit, Matcher, Template, Variable, fill_field};
+use prism_http::{RequestHead, ResponseHead, without_port};
+use prism_rules::{AmbiguousPath, Fit, Matcher, RequestPath, Template, Variable, fill_field};
 use prism_service::{Exchange, Remote, request_id_text, send};
 
 /// The usual type of a text.
@@ -62,8 +62,9 @@ impl Rules {
         id: u64,
         client: &Remote,
     ) -> Result<Option<RuleAnswer>, AmbiguousPath> {
+        let path = RequestPath::of(head);
         for rule in self.all.iter().filter(|rule| rule.is_for(client)) {
-            if let Some(fit) = rule.matcher.fit(head)? {
+            if let Some(fit) = rule.matcher.fit(head, &path)? {
                 return Ok(Some(rule.answer(head, id, client, &fit)));
             }
         }
@@ -113,8 +114,11 @@ impl Rule {
         let (mut answer, text) = match &self.action {
             Action::Redirect { status, url } => {
                 let mut answer = ResponseHead::new(*status);
-                // Never an error: the parts of a URL are well-formed.
-                let _ = answer.headers_mut().set("Location", url.fill_url(value));
+                let set = answer.headers_mut().set("Location", url.fill_url(value));
+                // The parts of a URL are well-formed, but a long path may be in it several times.
+                if set.is_err() {
+                    answer = ResponseHead::new(414);
+                }
                 (answer, String::new())
             }
             Action::Answer { status, text } => {
@@ -125,6 +129,9 @@ impl Rule {
                 (answer, text.clone())
             }
         };
+        let _ = answer
+            .headers_mut()
+            .set("X-Request-ID", request_id_text(id));
         for (name, text) in &self.fields {
             let _ = answer
                 .headers_mut()
@@ -144,23 +151,37 @@ fn value_of<'v>(
 ) -> Cow<'v, str> {
     match variable {
         Variable::Client => client.address.ip().to_canonical().to_string().into(),
-        // A client of HTTP/1.0 may name none.
-        Variable::Host => match head.host_name() {
-            Some(host) if !host.is_empty() => host.into(),
-            _ => url_host(client.service.ip()).into(),
-        },
+        Variable::Host => host_of(head, client),
         Variable::RequestId => request_id_text(id).into(),
         Variable::Scheme if client.is_tls => "https".into(),
         Variable::Scheme => "http".into(),
-        Variable::Path => head.path().into(),
+        Variable::Path => path_of(head).into(),
         Variable::Query => head.query().unwrap_or_default().into(),
         Variable::Uri => match head.query() {
-            Some(query) => format!("{}?{query}", head.path()).into(),
-            None => head.path().into(),
+            Some(query) => format!("{}?{query}", path_of(head)).into(),
+            None => path_of(head).into(),
         },
         Variable::Rest => fit.rest().unwrap_or_default(),
         Variable::Group(number) => fit.group(number.into()).into(),
     }
+}
+
+/// The host that the client has named, without a port. A trusted proxy may have had another one.
+fn host_of<'h>(head: &'h RequestHead, client: &Remote) -> Cow<'h, str> {
+    let by_proxy = client.is_proxied.then(|| head.headers());
+    let by_proxy = by_proxy.and_then(|headers| headers.get_str("X-Forwarded-Host"));
+    let host = by_proxy.map(without_port).or_else(|| head.host_name());
+    // A client of HTTP/1.0 may name none.
+    match host.filter(|host| !host.is_empty()) {
+        Some(host) => host.into(),
+        None => url_host(client.service.ip()).into(),
+    }
+}
+
+/// The path, also of a request for no path at all (`OPTIONS *`).
+fn path_of(head: &RequestHead) -> &str {
+    let path = head.path();
+    if path.starts_with('/') { path } else { "/" }
 }
 
 /// An address as the host of a URL.

@@ -120,8 +120,8 @@ impl<S: Service> Gateway<S> {
                 Box::pin(self.answer_before_service(&mut client, &head, id, bytes, &remote, is_new))
                     .await
         {
-            let head = Some(&head);
-            return self.ended(client, &sight, About::UNKNOWN, head, end).await;
+            let about = About::by_rule(head.path());
+            return self.ended(client, &sight, about, Some(&head), end).await;
         }
         // The source of a hand-off has counted its request.
         if is_new {

@@ -51,7 +51,7 @@ pub use http::Method;
 pub use limits::Limits;
 pub use plain::PlainAnswer;
 pub use prism_common::input::Input;
-pub use request::RequestHead;
+pub use request::{RequestHead, without_port};
 pub use response::{AnswerForm, ResponseHead, Written};
 pub use status::{PROCESSING, UPGRADE_REQUIRED, reason};
 pub use trace_parent::TraceParent;

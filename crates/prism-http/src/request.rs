@@ -25,7 +25,7 @@ pub struct RequestHead {
     framing: BodyFraming,
     expects_continue: bool,
     keep_alive: bool,
-    /// Its bytes, if it has changed since it was read.
+    /// Its bytes, if [`Self::move_host_to_path`] has changed it.
     rewritten: Option<Vec<u8>>,
 }
 
@@ -203,12 +203,7 @@ impl RequestHead {
     /// [`Self::host`] without a port, and without the dot that may end a name (RFC 3986, section
     /// 3.2.2).
     pub fn host_name(&self) -> Option<&str> {
-        let host = self.host()?;
-        let name = match host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-            _ => host,
-        };
-        Some(name.strip_suffix('.').unwrap_or(name))
+        self.host().map(without_port)
     }
 
     /// The way in which the body is delimited.
@@ -252,6 +247,17 @@ impl RequestHead {
         write_framing(framing.into(), out);
         out.extend_from_slice(b"\r\n");
     }
+}
+
+/// A host without its port, and without the dot that may end a name (RFC 3986, section 3.2.2). A
+/// host with a malformed port has the same name as without it, so that no rule is passed by.
+#[must_use]
+pub fn without_port(host: &str) -> &str {
+    let name = match host.split_once(']') {
+        Some((address, _)) => host.get(..=address.len()).unwrap_or(host),
+        None => host.split(':').next().unwrap_or(host),
+    };
+    name.strip_suffix('.').unwrap_or(name)
 }
 
 fn method(token: &str) -> Result<Method, HeadError> {

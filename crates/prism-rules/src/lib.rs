@@ -16,6 +16,6 @@ mod pattern;
 mod template;
 
 pub use matcher::{Conditions, Fit, Matcher};
-pub use paths::AmbiguousPath;
+pub use paths::{AmbiguousPath, RequestPath};
 pub use pattern::{HostPattern, PathPattern, PatternError};
 pub use template::{Template, Variable, fill_field};

@@ -1,10 +1,12 @@
 //! The conditions of a rule or an upstream, and the requests that fit them.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
 use prism_http::RequestHead;
+use regex::bytes::Captures;
 
-use crate::paths::{self, AmbiguousPath};
+use crate::paths::{self, AmbiguousPath, RequestPath};
 use crate::pattern::{HostPattern, PathPattern};
 use crate::template::url_text;
 
@@ -42,15 +44,16 @@ pub struct Matcher {
 
 /// A request that fits the conditions, and the pattern of its path.
 #[derive(Debug)]
-pub struct Fit<'m, 'h> {
-    by_path: Option<FitPath<'m, 'h>>,
+pub struct Fit<'m, 'p> {
+    by_path: Option<FitPath<'m, 'p>>,
 }
 
 #[derive(Debug)]
-struct FitPath<'m, 'h> {
+struct FitPath<'m, 'p> {
     pattern: &'m PathPattern,
-    plain: Cow<'h, [u8]>,
-    written: &'h str,
+    plain: &'p [u8],
+    written: &'p str,
+    groups: OnceCell<Option<Captures<'p>>>,
 }
 
 impl Fit<'_, '_> {
@@ -67,20 +70,49 @@ impl Fit<'_, '_> {
         let by_path = self.by_path.as_ref()?;
         let beginning = by_path.pattern.beginning()?;
         let written = by_path.written;
-        if paths::has_plain_segments(written) && written.as_bytes().starts_with(beginning) {
+        // An escaped `%` of the path could look like the pattern's own.
+        if !beginning.contains(&b'%')
+            && paths::has_plain_segments(written)
+            && written.as_bytes().starts_with(beginning)
+        {
             return written.get(beginning.len()..).map(Cow::Borrowed);
         }
         let rest = by_path.plain.get(beginning.len()..)?;
         Some(url_text(rest).into())
     }
 
+    /// The path with `new` in the place of the beginning that the pattern names, escaped as in a
+    /// URL; `None` if the conditions do not name one.
+    ///
+    /// # Errors
+    /// The new path can be read in two ways, or leads elsewhere: `/api../x` with `/files/` in the
+    /// place of `/api`.
+    pub fn replace_beginning(&self, new: &str) -> Result<Option<String>, AmbiguousPath> {
+        let Some(rest) = self.rest() else {
+            return Ok(None);
+        };
+        // `/api` leaves the slash of `/api/users` behind.
+        let rest = if new.ends_with('/') {
+            rest.trim_start_matches('/')
+        } else {
+            &rest
+        };
+        let path = format!("{new}{rest}");
+        paths::is_settled(&path)
+            .then_some(Some(path))
+            .ok_or(AmbiguousPath)
+    }
+
     /// The group of this number of the pattern's regular expression, escaped as in a URL; empty if
     /// there is none.
     #[must_use]
     pub fn group(&self, number: usize) -> String {
-        let group = self.by_path.as_ref();
-        let group = group.map(|by_path| by_path.pattern.group(&by_path.plain, number));
-        url_text(group.unwrap_or_default())
+        let groups = self.by_path.as_ref().and_then(|by_path| {
+            let made = || by_path.pattern.groups(by_path.plain);
+            by_path.groups.get_or_init(made).as_ref()
+        });
+        let group = groups.and_then(|groups| groups.get(number));
+        url_text(group.map_or(b"", |group| group.as_bytes()))
     }
 }
 
@@ -100,29 +132,42 @@ impl Matcher {
         }
     }
 
-    /// The part of a request by which it fits; `None` if it does not.
+    /// The part of a request by which it fits; `None` if it does not. `path`: that of `head`.
     ///
     /// # Errors
     /// It may fit, and there are conditions for paths; but the path can be read in two ways.
-    pub fn fit<'m, 'h>(
+    pub fn fit<'m, 'p>(
         &'m self,
-        head: &'h RequestHead,
-    ) -> Result<Option<Fit<'m, 'h>>, AmbiguousPath> {
-        if !self.fits_besides_path(head) {
-            return Ok(None);
+        head: &RequestHead,
+        path: &'p RequestPath<'_>,
+    ) -> Result<Option<Fit<'m, 'p>>, AmbiguousPath> {
+        if self.fits_besides_path(head) {
+            self.fit_path(path)
+        } else {
+            Ok(None)
         }
+    }
+
+    /// The same for the conditions of the path alone.
+    ///
+    /// # Errors
+    /// As [`Self::fit`].
+    pub fn fit_path<'m, 'p>(
+        &'m self,
+        path: &'p RequestPath<'_>,
+    ) -> Result<Option<Fit<'m, 'p>>, AmbiguousPath> {
         if self.paths.is_empty() {
             return Ok(Some(Fit { by_path: None }));
         }
-        let written = head.path();
-        let plain = paths::plain(written, self.takes_ambiguous_paths)?;
+        let plain = path.plain(self.takes_ambiguous_paths)?;
         let mut patterns = self.paths.iter().flatten();
-        let fitting = patterns.find(|pattern| pattern.fits(&plain));
+        let fitting = patterns.find(|pattern| pattern.fits(plain));
         Ok(fitting.map(|pattern| Fit {
             by_path: Some(FitPath {
                 pattern,
                 plain,
-                written,
+                written: path.written(),
+                groups: OnceCell::new(),
             }),
         }))
     }
@@ -165,7 +210,8 @@ mod tests {
     }
 
     fn fits(matcher: &Matcher, head: &RequestHead) -> Result<bool, AmbiguousPath> {
-        matcher.fit(head).map(|fit| fit.is_some())
+        let path = RequestPath::of(head);
+        matcher.fit(head, &path).map(|fit| fit.is_some())
     }
 
     #[test]
@@ -201,7 +247,7 @@ mod tests {
         let other = head("GET /v2", "X-Any: 1\r\nX-Beta: no\r\nHost: a.example\r\n");
         assert_eq!(fits(&matcher, &other), Ok(false));
         let all = Matcher::new(&Conditions::default(), false);
-        assert!(all.fit(&other).is_ok_and(|fit| fit.is_some()));
+        assert_eq!(fits(&all, &other), Ok(true));
     }
 
     #[test]
@@ -251,23 +297,50 @@ mod tests {
             ("/%6fld/%25", "%25"),
         ] {
             let old = head(&format!("GET {path}?c"), "Host: h\r\n");
-            let fit = matcher.fit(&old).unwrap().unwrap();
-            assert_eq!(fit.rest().as_deref(), Some(expected), "{path}");
+            let path = RequestPath::of(&old);
+            let fit = matcher.fit(&old, &path).unwrap().unwrap();
+            assert_eq!(fit.rest().as_deref(), Some(expected), "{expected}");
             assert_eq!(fit.group(1), "");
         }
         let version = head("GET /v2/a%20b", "Host: h\r\n");
-        let fit = matcher.fit(&version).unwrap().unwrap();
+        let path = RequestPath::of(&version);
+        let fit = matcher.fit(&version, &path).unwrap().unwrap();
         assert_eq!([fit.group(1), fit.group(2)], ["2", "a%20b"]);
         assert_eq!(fit.rest(), None);
         let malformed = Conditions {
             paths: &texts(&["~("]),
             ..Conditions::default()
         };
-        assert!(
-            Matcher::new(&malformed, false)
-                .fit(&version)
-                .unwrap()
-                .is_none()
-        );
+        assert_eq!(fits(&Matcher::new(&malformed, false), &version), Ok(false));
+    }
+
+    #[test]
+    fn a_beginning_is_replaced_and_no_path_leads_out() {
+        for (pattern, new, path, expected) in [
+            ("/api/", "/", "/api/users", Ok(Some("/users"))),
+            ("/api", "/", "/api", Ok(Some("/"))),
+            ("/api", "/", "/api/a%20b", Ok(Some("/a%20b"))),
+            ("/api/", "/v2/", "/x/..//api/%61,b", Ok(Some("/v2/a,b"))),
+            ("/api", "/v2", "/apis", Ok(Some("/v2s"))),
+            ("/50%25", "/", "/50%25off", Ok(Some("/off"))),
+            ("/api/", "/", "/api/.well-known", Ok(Some("/.well-known"))),
+            ("=/api", "/", "/api", Ok(None)),
+            ("/api", "/files/", "/api../private", Err(AmbiguousPath)),
+            ("/api", "/files/", "/api%2e%2e/private", Err(AmbiguousPath)),
+            ("/api", "/files/", "/api..;/private", Err(AmbiguousPath)),
+            ("/api", "/", "/api../private", Err(AmbiguousPath)),
+        ] {
+            let conditions = Conditions {
+                paths: &texts(&[pattern]),
+                ..Conditions::default()
+            };
+            let matcher = Matcher::new(&conditions, false);
+            let head = head(&format!("GET {path}"), "Host: h\r\n");
+            let seen = RequestPath::of(&head);
+            let fit = matcher.fit_path(&seen).unwrap().unwrap();
+            let replaced = fit.replace_beginning(new);
+            let expected = expected.map(|path| path.map(str::to_owned));
+            assert_eq!(replaced, expected, "{path} of {pattern}");
+        }
     }
 }

@@ -3,10 +3,46 @@
 //! gets the path as the client wrote it. Pure.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use prism_http::RequestHead;
 
 /// A path that two readers may understand differently. A rule about paths could be passed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AmbiguousPath;
+
+/// The path of a request. Its plain form is made when it is first needed, for all rules.
+#[derive(Debug)]
+pub struct RequestPath<'h> {
+    written: &'h str,
+    plain: OnceCell<Result<Cow<'h, [u8]>, AmbiguousPath>>,
+    /// The same, where it may be ambiguous.
+    kept: OnceCell<Result<Cow<'h, [u8]>, AmbiguousPath>>,
+}
+
+impl<'h> RequestPath<'h> {
+    /// The path of this head.
+    #[must_use]
+    pub fn of(head: &'h RequestHead) -> Self {
+        Self {
+            written: head.path(),
+            plain: OnceCell::new(),
+            kept: OnceCell::new(),
+        }
+    }
+
+    /// The path as the client wrote it.
+    pub(crate) fn written(&self) -> &'h str {
+        self.written
+    }
+
+    /// The plain form, as by [`plain`].
+    pub(crate) fn plain(&self, keeps: bool) -> Result<&[u8], AmbiguousPath> {
+        let made = if keeps { &self.kept } else { &self.plain };
+        let made = made.get_or_init(|| plain(self.written, keeps));
+        made.as_deref().map_err(|error| *error)
+    }
+}
 
 /// The plain form of a path. `keeps`: the signs that make a path ambiguous stay as they are, which
 /// the server has to understand in the same way.
@@ -50,6 +86,12 @@ pub(crate) fn has_plain_segments(path: &str) -> bool {
     let is_hidden_dot = |at: &str| at.starts_with("/%2e") || at.starts_with("/%2E");
     let mut ends = path.match_indices('/').filter_map(|(at, _)| path.get(at..));
     !path.contains("//") && !path.contains("/.") && !ends.any(is_hidden_dot)
+}
+
+/// Whether a path can be read in one way only, and is in plain form but for escapes.
+pub(crate) fn is_settled(path: &str) -> bool {
+    let decoded = decode(path.as_bytes(), false);
+    plain(path, false).is_ok_and(|plain| decoded.is_ok_and(|decoded| *plain == *decoded))
 }
 
 /// Decodes the escapes of a path. An escaped slash that is kept stays escaped, because it is no
@@ -113,6 +155,23 @@ mod tests {
         ] {
             assert_eq!(seen(path, false).as_deref(), Ok(expected), "{path}");
             assert_eq!(seen(path, true).as_deref(), Ok(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_settled_path_has_nothing_to_resolve() {
+        for (path, expected) in [
+            ("/", true),
+            ("/a/b/", true),
+            ("/.well-known/..x/a%20b", true),
+            ("/files/../private", false),
+            ("/files/%2e%2e/private", false),
+            ("/files/..;/x", false),
+            ("/a//b", false),
+            ("/a/.", false),
+            ("/a%2fb", false),
+        ] {
+            assert_eq!(is_settled(path), expected, "{path}");
         }
     }
 

@@ -1,14 +1,16 @@
 //! Patterns of hosts and of paths. A pattern that begins with `~` is a regular expression of the
-//! crate `regex`, which takes time in proportion to the length of the text for each text.
+//! crate `regex`. Its time grows in proportion to the text, for every text.
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{Captures, Regex, RegexBuilder};
 
 use crate::paths;
 
 /// Longest pattern, in bytes.
 const MAX_PATTERN_BYTES: usize = 1_024;
 /// Most bytes of a compiled regular expression. The time for a byte of a path grows with them.
-const MAX_REGEX_BYTES: usize = 64 << 10;
+const MAX_REGEX_BYTES: usize = 16 << 10;
+/// Most bytes that each thread keeps for an expression.
+const MAX_CACHE_BYTES: usize = 256 << 10;
 
 /// A fault of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -128,14 +130,12 @@ impl PathPattern {
         }
     }
 
-    /// The group of this number in a path that fits; empty if the pattern has none.
-    pub(crate) fn group<'p>(&self, path: &'p [u8], number: usize) -> &'p [u8] {
-        let Path::Regex(regex) = &self.0 else {
-            return b"";
-        };
-        let found = regex.captures(path);
-        let group = found.and_then(|found| found.get(number));
-        group.map_or(b"", |group| group.as_bytes())
+    /// The groups of a regular expression in a path that fits; `None` without an expression.
+    pub(crate) fn groups<'p>(&self, path: &'p [u8]) -> Option<Captures<'p>> {
+        match &self.0 {
+            Path::Regex(regex) => regex.captures(path),
+            Path::Begins(_) | Path::Is(_) => None,
+        }
     }
 }
 
@@ -143,10 +143,14 @@ fn regex(expression: &str, ignores_case: bool) -> Result<Regex, PatternError> {
     if expression.len() > MAX_PATTERN_BYTES {
         return Err(PatternError::Regex("it is too long".into()));
     }
-    // A path is bytes: `.` stands for one of them.
-    let mut builder = RegexBuilder::new(expression);
-    let builder = builder.unicode(false).case_insensitive(ignores_case);
-    let built = builder.size_limit(MAX_REGEX_BYTES).build();
+    // A path is bytes, and `.` stands for any of them. Otherwise `%0A` would pass `~^/admin/.*$`.
+    let built = RegexBuilder::new(expression)
+        .unicode(false)
+        .dot_matches_new_line(true)
+        .case_insensitive(ignores_case)
+        .size_limit(MAX_REGEX_BYTES)
+        .dfa_size_limit(MAX_CACHE_BYTES)
+        .build();
     built.map_err(|error| {
         let text = match error {
             regex::Error::CompiledTooBig(_) => "it is too large".into(),
@@ -193,14 +197,17 @@ mod tests {
             ("~\\.php$", "/x.php", true),
             ("~\\.php$", "/x.php/y", false),
             ("~^/v\\d+/", "/v12/x", true),
+            ("~^/admin/.*$", "/admin/users\n", true),
         ] {
             let fits = PathPattern::parse(pattern).unwrap().fits(path.as_bytes());
             assert_eq!(fits, expected, "{pattern} {path}");
         }
         let pattern = PathPattern::parse("~^/(\\w+)/(.*)$").unwrap();
-        assert_eq!(pattern.group(b"/old/a/b", 1), b"old");
-        assert_eq!(pattern.group(b"/old/a/b", 2), b"a/b");
-        assert_eq!(pattern.group(b"/old/a/b", 3), b"");
+        let groups = pattern.groups(b"/old/a/b").unwrap();
+        let group = |number| groups.get(number).map(|group| group.as_bytes());
+        assert_eq!(group(1), Some(&b"old"[..]));
+        assert_eq!(group(2), Some(&b"a/b"[..]));
+        assert_eq!(group(3), None);
     }
 
     #[test]

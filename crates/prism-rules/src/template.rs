@@ -97,6 +97,13 @@ impl Template {
         Self(parts)
     }
 
+    /// Whether it has the variable.
+    #[must_use]
+    pub fn uses(&self, variable: impl Fn(Variable) -> bool) -> bool {
+        let is_it = |part: &Part| matches!(part, Part::Variable(one) if variable(*one));
+        self.0.iter().any(is_it)
+    }
+
     /// The text, with the `value` of each variable.
     pub fn fill<'v>(&self, value: impl Fn(Variable) -> Cow<'v, str>) -> String {
         let mut text = String::new();

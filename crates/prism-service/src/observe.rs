@@ -41,7 +41,16 @@ pub struct About<'r> {
     pub upstream: Option<&'r str>,
 }
 
-impl About<'_> {
+impl<'r> About<'r> {
+    /// A request for `path` that the configuration has answered.
+    pub fn by_rule(path: &'r str) -> Self {
+        Self {
+            operation: "Rule",
+            key: Some(path),
+            ..Self::UNKNOWN
+        }
+    }
+
     /// A request that was refused before it was understood.
     pub const UNKNOWN: Self = Self {
         is_administrative: false,

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use prism_config::{HashOf, Upstream};
-use prism_http::{Headers, RequestHead};
+use prism_http::{Headers, RequestHead, without_port};
 use prism_rules::{Variable, fill_field};
 
 use crate::choice;
@@ -62,9 +62,14 @@ fn of_request(request: &RequestHead, variable: Variable) -> &str {
     let field = match variable {
         Variable::Client => request.headers().get_str("X-Forwarded-For"),
         Variable::RequestId => request.headers().get_str(REQUEST_ID),
-        _ => request.host_name(),
+        _ => request.headers().get_str("X-Forwarded-Host"),
     };
-    field.unwrap_or_default()
+    let value = field.unwrap_or_default();
+    if variable == Variable::Host {
+        without_port(value)
+    } else {
+        value
+    }
 }
 
 /// The name in cookies of the server at `address`, as the backend called `backend` reaches it. The
@@ -170,7 +175,7 @@ mod tests {
             let mut headers = Headers::new();
             headers.append("x-frame-options", "SAMEORIGIN").unwrap();
             headers.append("Cache-Control", cached).unwrap();
-            let text = "GET / HTTP/1.1\r\nHost: h:8\r\nX-Request-ID: 12\r\n\r\n";
+            let text = "GET / HTTP/1.1\r\nHost: inner\r\nX-Forwarded-Host: h:8\r\nX-Request-ID: 12\r\n\r\n";
             let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT);
             let (request, _) = parsed.unwrap().unwrap();
             affinity.complete(&settings, "one", &request, &mut headers);

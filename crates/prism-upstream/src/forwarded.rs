@@ -6,10 +6,11 @@
 
 use std::net::IpAddr;
 
-use prism_http::{HeadError, HeaderError, RequestHead, are_alike, is_forwarding};
-use prism_rules::{Variable, fill_field};
+use prism_http::{HeadError, HeaderError, RequestHead, are_alike, is_forwarding, without_port};
+use prism_rules::{RequestPath, Variable, fill_field};
 use prism_service::{Remote, request_id_text};
 
+use crate::error::Error;
 use crate::pool::Pool;
 
 /// The field with a request's identifier, as most servers and proxies have it.
@@ -71,40 +72,47 @@ pub(crate) fn add(
         let value = fill_field(value, |variable| match variable {
             Variable::Client => ip.as_str().into(),
             Variable::RequestId => id.as_str().into(),
-            _ => host.as_str().into(),
+            _ => without_port(&host).into(),
         });
         headers.set(name, value.as_ref())?;
     }
     Ok(())
 }
 
-/// Replaces the beginning of the path as the upstream `pool` wants it. The server gets the
-/// beginning that is gone in `X-Forwarded-Prefix`.
-pub(crate) fn replace_prefix(head: &mut RequestHead, pool: &Pool) -> Result<(), HeadError> {
+/// The request as a server of `pool` gets it, if its path has another beginning there. The server
+/// gets a beginning that is gone in `X-Forwarded-Prefix`.
+///
+/// Nodes choose upstreams and servers by the path that the client wrote, so it stays until then.
+///
+/// # Errors
+/// The new path can be read in two ways, or is longer than `max_bytes`.
+pub(crate) fn with_replaced_prefix(
+    head: &RequestHead,
+    pool: &Pool,
+    max_bytes: usize,
+) -> Result<Option<RequestHead>, Error> {
     let Some(new) = &pool.settings.replace_prefix else {
-        return Ok(());
+        return Ok(None);
     };
-    let Ok(Some(fit)) = pool.matcher.fit(head) else {
-        return Ok(());
+    let path = RequestPath::of(head);
+    let fit = pool.matcher.fit_path(&path);
+    // The upstream was chosen by another configuration.
+    let fit = fit.ok().flatten().ok_or(Error::NoUpstream)?;
+    let replaced = fit.replace_beginning(new);
+    let Some(target) = replaced.map_err(|_| Error::AmbiguousPath)? else {
+        return Ok(None);
     };
-    let (Some(rest), Some(old)) = (fit.rest(), fit.beginning()) else {
-        return Ok(());
-    };
-    // `/api` leaves the slash of `/api/users` behind.
-    let rest = if new.ends_with('/') {
-        rest.trim_start_matches('/')
-    } else {
-        &rest
-    };
-    let path = format!("{new}{rest}");
-    head.replace_path(&path)?;
-    if new == "/" {
-        let set = head
-            .headers_mut()
-            .set("X-Forwarded-Prefix", old.trim_end_matches('/'));
+    if target.len() > max_bytes {
+        return Err(HeadError::TargetTooLong.into());
+    }
+    let mut replaced = head.clone();
+    replaced.replace_path(&target)?;
+    if let Some(gone) = fit.beginning().filter(|_| new == "/") {
+        let fields = replaced.headers_mut();
+        let set = fields.set("X-Forwarded-Prefix", gone.trim_end_matches('/'));
         set.map_err(|_| HeadError::HeadTooLong)?;
     }
-    Ok(())
+    Ok(Some(replaced))
 }
 
 /// Whether a text may stand in a quoted string (RFC 9110, section 5.6.4) as a host.
@@ -170,35 +178,26 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_a_path_is_replaced() {
-        for (paths, new, target, expected) in [
-            (["/api/"], "/", "/api/users?a", Some("/users?a")),
-            (["/api"], "/", "/api", Some("/")),
-            (["/api"], "/", "/api/a%20b", Some("/a%20b")),
-            (["/api/"], "/v2/", "/x/..//api/%61,b", Some("/v2/a,b")),
-            (["/api"], "/v2", "/apis", Some("/v2s")),
-            (["/api/"], "/", "/other", None),
-        ] {
-            let settings = prism_config::Upstream {
-                paths: paths.map(str::to_owned).into(),
-                replace_prefix: Some(new.into()),
-                ..prism_config::Upstream::default()
-            };
-            let pool = Pool::new(
-                "p".into(),
-                &settings,
-                &prism_config::Config::default(),
-                "be0",
-            );
+    fn a_server_gets_the_beginning_that_is_gone() {
+        let settings = prism_config::Upstream {
+            paths: vec!["/api/".into()],
+            replace_prefix: Some("/".into()),
+            ..prism_config::Upstream::default()
+        };
+        let config = prism_config::Config::default();
+        let pool = Pool::new("p".into(), &settings, &config, "be0");
+        let replaced = |target: &str| {
             let text = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
             let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT);
-            let (mut head, _) = parsed.unwrap().unwrap();
-            replace_prefix(&mut head, &pool).unwrap();
-            assert_eq!(head.target(), expected.unwrap_or(target));
-            let prefix = head.headers().get_str("X-Forwarded-Prefix");
-            let is_whole = expected.is_some() && new == "/";
-            assert_eq!(prefix, is_whole.then_some("/api"), "{target}");
-        }
+            with_replaced_prefix(&parsed.unwrap().unwrap().0, &pool, 20)
+        };
+        let head = replaced("/api/users?a").unwrap().unwrap();
+        assert_eq!(head.target(), "/users?a");
+        let prefix = head.headers().get_str("X-Forwarded-Prefix");
+        assert_eq!(prefix, Some("/api"));
+        assert_eq!(replaced("/other"), Err(Error::NoUpstream));
+        let long = replaced("/api/12345678901234567890");
+        assert_eq!(long, Err(Error::Head(HeadError::TargetTooLong)));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use prism_config::seconds;
-use prism_http::{BodyFraming, Headers, ResponseHead};
+use prism_http::{BodyFraming, Headers, RequestHead, ResponseHead};
 use prism_proto::relay::{ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER};
 use prism_proxy::{Answer, AnswerHead, Failure, Fault, Forward, Outgoing, Passed, SWITCHING};
 use prism_service::{
@@ -12,7 +12,7 @@ use prism_service::{
 };
 
 use crate::error::Error;
-use crate::forwarded::REQUEST_ID;
+use crate::forwarded::{self, REQUEST_ID};
 use crate::health::Outcome;
 use crate::park::{Lease, Parked};
 use crate::pool::UnderWay;
@@ -86,13 +86,19 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
         if self.exchange.record().retries > meaning.pool.settings.retries {
             return self.refuse(&Error::Ended).await;
         }
+        let max_bytes = self.node.shared.limits.target_bytes;
+        let head = &self.request.head;
+        let replaced = match forwarded::with_replaced_prefix(head, &meaning.pool, max_bytes) {
+            Ok(replaced) => replaced,
+            Err(error) => return self.refuse(&error).await,
+        };
         let mut lease = match self.first_connection().await {
             Ok(lease) => lease,
             Err(error) => return Ok(Served::Elsewhere(error)),
         };
         let mut is_again = false;
         loop {
-            let failure = match self.forward(&mut lease).await {
+            let failure = match self.forward(&mut lease, replaced.as_ref()).await {
                 Ok(End::Passed(passed)) => {
                     self.give_back(lease, passed);
                     return Ok(Served::Answered);
@@ -222,9 +228,10 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
         Err(error)
     }
 
-    /// The request as the server of a connection gets it.
-    fn outgoing(&mut self, server: &mut Server) -> Outgoing {
-        let head = &self.request.head;
+    /// The request as the server of a connection gets it. `replaced`: its head there, if that is
+    /// another one.
+    fn outgoing(&mut self, server: &mut Server, replaced: Option<&RequestHead>) -> Outgoing {
+        let head = replaced.unwrap_or(&self.request.head);
         let is_relayed = self.request.is_relayed;
         // A relaying node holds every body back, and its client need not wait for the server.
         let has_body = head.framing() != BodyFraming::None && !self.exchange.is_done();
@@ -254,12 +261,16 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
     }
 
     /// One exchange with the server of `lease`.
-    async fn forward(&mut self, lease: &mut Lease) -> Result<End, Fault> {
+    async fn forward(
+        &mut self,
+        lease: &mut Lease,
+        replaced: Option<&RequestHead>,
+    ) -> Result<End, Fault> {
         let request = self.request;
         let meaning = &request.meaning;
         let shared = &self.node.shared;
         self.exchange.record_mut().server = Some(lease.under_way.address().address);
-        let outgoing = self.outgoing(&mut lease.server);
+        let outgoing = self.outgoing(&mut lease.server, replaced);
         let mut forward = Forward::new(self.exchange, &mut lease.server, outgoing);
         if request.is_relayed {
             forward = forward.for_relaying_node(shared.stall_timeout);

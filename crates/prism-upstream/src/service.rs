@@ -201,8 +201,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         }
         let own = &request.meaning.pool.settings.request_headers;
         let added = forwarded::add(&mut request.head, request.id, &client, own);
-        added.map_err(|_| Error::Head(HeadError::HeadTooLong))?;
-        forwarded::replace_prefix(&mut request.head, &request.meaning.pool).map_err(Error::Head)
+        added.map_err(|_| Error::Head(HeadError::HeadTooLong))
     }
 
     fn route(&self, meaning: &Meaning, has_failed: bool) -> Route {

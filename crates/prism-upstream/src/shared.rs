@@ -11,7 +11,7 @@ use prism_config::{Config, Upstream, seconds};
 use prism_figures::ServerState as ServerFigures;
 use prism_handoff::Process;
 use prism_http::{Limits, RequestHead};
-use prism_rules::AmbiguousPath;
+use prism_rules::{AmbiguousPath, RequestPath};
 use prism_service::RequestCounters;
 use tokio::sync::{mpsc, watch};
 
@@ -173,8 +173,9 @@ impl Shared {
     /// # Errors
     /// There is none, or the path does not tell which.
     pub(crate) fn pool_of(&self, head: &RequestHead) -> Result<Arc<Pool>, Error> {
+        let path = RequestPath::of(head);
         for pool in self.pools.borrow().iter() {
-            match pool.matcher.fit(head) {
+            match pool.matcher.fit(head, &path) {
                 Ok(Some(_)) => return Ok(pool.clone()),
                 Ok(None) => {}
                 Err(AmbiguousPath) => return Err(Error::AmbiguousPath),

@@ -179,6 +179,14 @@ fn a_rule_is_a_redirect_or_an_answer() {
             "redirect: would let a client choose the host",
         ),
         (
+            "redirect = \"/x/{rest}\"\npaths = [\"=/x\"]",
+            "redirect: has {rest}, but not every one of `paths` is the beginning",
+        ),
+        (
+            "redirect = \"/x/{1}\"",
+            "redirect: has a group, but not every one of `paths` is a regular expression",
+        ),
+        (
             "redirect = \"/{who}\"",
             "redirect: has a variable that is not known",
         ),

@@ -109,7 +109,8 @@ fn a_member_that_is_away_stays_one_and_who_waits_for_a_replaced_change_is_told()
     assert!(said.contains(all), "{said}");
     cluster.lab.restart("be3").unwrap();
     let output = run_ctl(&cluster, &["rebalance", "--wait"], "");
-    assert!(output.status.success());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
     wait_for_holders(&cluster, &cluster.backends());
     eventually("be3 is in sync", SETTLED, || {
         status_of(&seen_by(&cluster.lab, "fe0"), "be3") == "in-sync"
