@@ -22,6 +22,8 @@ use crate::table::bytes;
 const MAX_TRIES: u32 = 5;
 /// Time between two looks at the progress.
 const POLL: Duration = Duration::from_millis(500);
+/// The longest silence of etcd that a waiting command outlasts.
+const MAX_SILENCE: Duration = Duration::from_secs(30);
 
 /// Move all data off a backend so that it can be shut down.
 ///
@@ -179,11 +181,22 @@ fn summary(placing: &Placing) -> String {
 }
 
 /// Prints each change of the progress, until the cluster has reached the wish. Returns the epoch.
+/// A silence of etcd of at most [`MAX_SILENCE`] is no error: the cluster goes on by itself.
 async fn wait(etcd: &Etcd, wish: &Placing) -> anyhow::Result<u64> {
     let mut shown = Progress::new();
     let mut copying = Copying::default();
+    let mut heard = Instant::now();
     loop {
-        let known = etcd.known().await?;
+        let known = match etcd.known().await {
+            Ok(known) => known,
+            Err(error) if heard.elapsed() < MAX_SILENCE => {
+                shown.show(&format!("etcd does not answer: {error:#}"), "");
+                tokio::time::sleep(POLL).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        heard = Instant::now();
         let state = known.state.as_ref().map(|(state, _)| state);
         let state = state.context("etcd has lost the state of this cluster")?;
         check_wish(wish, known.wish.as_ref())?;
