@@ -75,7 +75,7 @@ impl Answer {
         Some(cookies.next()?.to_ascii_lowercase())
     }
 
-    /// Without the fields that concern one connection, one moment or one server.
+    /// Without the fields that concern one connection, one moment, one server or one request.
     pub fn comparable(mut self) -> Self {
         for name in [
             "connection",
@@ -83,6 +83,7 @@ impl Answer {
             "keep-alive",
             "transfer-encoding",
             "x-host",
+            "x-request-id",
         ] {
             self.headers.remove(name);
         }
