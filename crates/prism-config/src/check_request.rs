@@ -1,11 +1,9 @@
 //! Checks of what rules and upstreams say of requests: conditions, and header fields.
 
-use prism_rules::{Conditions, HostPattern, PathPattern, PatternError};
+use prism_rules::{Conditions, HostPattern, MAX_PATTERN_BYTES, PathPattern, PatternError};
 
 use crate::problem::Problems;
 
-/// Longest pattern of a request, in bytes.
-pub(crate) const MAX_PATTERN_BYTES: usize = 1_024;
 /// Most header fields that a request or an answer gets.
 const MAX_FIELDS: usize = 16;
 

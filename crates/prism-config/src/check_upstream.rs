@@ -1,7 +1,9 @@
 //! Checks of `[service.upstream]`.
 
+use prism_rules::MAX_PATTERN_BYTES;
+
 use crate::check_request::{
-    MAX_PATTERN_BYTES, check_conditions, check_headers, is_field_name, is_plain, is_short, is_value,
+    check_conditions, check_headers, is_field_name, is_plain, is_short, is_value,
 };
 use crate::model::{Config, Node};
 use crate::problem::Problems;

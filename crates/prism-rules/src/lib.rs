@@ -17,5 +17,5 @@ mod template;
 
 pub use matcher::{Conditions, Fit, Matcher};
 pub use paths::{AmbiguousPath, RequestPath};
-pub use pattern::{HostPattern, PathPattern, PatternError};
+pub use pattern::{HostPattern, MAX_PATTERN_BYTES, PathPattern, PatternError};
 pub use template::{Template, Variable, fill_field};

@@ -6,7 +6,7 @@ use regex::bytes::{Captures, Regex, RegexBuilder};
 use crate::paths;
 
 /// Longest pattern, in bytes.
-const MAX_PATTERN_BYTES: usize = 1_024;
+pub const MAX_PATTERN_BYTES: usize = 1_024;
 /// Most bytes of a compiled regular expression. The time for a byte of a path grows with them.
 const MAX_REGEX_BYTES: usize = 16 << 10;
 /// Most bytes that each thread keeps for an expression.
@@ -14,12 +14,14 @@ const MAX_CACHE_BYTES: usize = 256 << 10;
 
 /// A fault of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say all")]
 pub enum PatternError {
+    /// It is empty, too long, or has a character that no host has.
     #[error("is not a host")]
     Host,
+    /// It is too long, does not begin with a slash, or has a character that no path has.
     #[error("is not the beginning of a path")]
     Path,
+    /// The expression is malformed or too large; says why.
     #[error("is no regular expression: {0}")]
     Regex(String),
 }
@@ -59,8 +61,7 @@ impl HostPattern {
     }
 
     /// Whether a host, without its port, fits.
-    #[must_use]
-    pub fn fits(&self, host: &str) -> bool {
+    pub(crate) fn fits(&self, host: &str) -> bool {
         match &self.0 {
             Host::Is(name) => name.eq_ignore_ascii_case(host),
             Host::Ends(end) => {
