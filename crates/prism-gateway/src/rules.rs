@@ -17,33 +17,34 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// The rules of a configuration.
 pub(crate) struct Rules {
     config: Rc<Config>,
-    all: Vec<Rule>,
+    all: Vec<CompiledRule>,
 }
 
-struct Rule {
+/// A rule that is ready for requests.
+struct CompiledRule {
     matcher: Matcher,
     clients: Networks,
     except_clients: Networks,
     https: Option<bool>,
-    action: Action,
+    action: RuleAction,
     /// Header fields of the answer.
     fields: Vec<(String, String)>,
 }
 
-enum Action {
+enum RuleAction {
     Redirect { status: u16, url: Template },
-    Answer { status: u16, text: String },
+    Answer { status: u16, text: Rc<str> },
 }
 
 /// The answer of a rule to a request.
 pub(crate) struct RuleAnswer {
     head: ResponseHead,
-    text: String,
+    text: Rc<str>,
 }
 
 impl Rules {
     pub(crate) fn of(config: Rc<Config>) -> Self {
-        let all = config.service.rule.iter().map(Rule::new).collect();
+        let all = config.service.rule.iter().map(CompiledRule::new).collect();
         Self { config, all }
     }
 
@@ -72,7 +73,7 @@ impl Rules {
     }
 }
 
-impl Rule {
+impl CompiledRule {
     fn new(settings: &Settings) -> Self {
         let fields = settings.answer_headers.iter();
         let fields = fields.filter_map(|field| field.split_once(':'));
@@ -83,10 +84,10 @@ impl Rule {
             except_clients: settings.except_clients.clone(),
             https: settings.https,
             action: match settings.redirect_template() {
-                Some(url) => Action::Redirect { status, url },
-                None => Action::Answer {
+                Some(url) => RuleAction::Redirect { status, url },
+                None => RuleAction::Answer {
                     status,
-                    text: settings.answer.clone(),
+                    text: settings.answer.as_str().into(),
                 },
             },
             fields: fields
@@ -112,16 +113,16 @@ impl Rule {
     ) -> RuleAnswer {
         let value = |variable| value_of(variable, head, id, client, fit);
         let (mut answer, text) = match &self.action {
-            Action::Redirect { status, url } => {
+            RuleAction::Redirect { status, url } => {
                 let mut answer = ResponseHead::new(*status);
                 let set = answer.headers_mut().set("Location", url.fill_url(value));
                 // The parts of a URL are well-formed, but a long path may be in it several times.
                 if set.is_err() {
                     answer = ResponseHead::new(414);
                 }
-                (answer, String::new())
+                (answer, Rc::default())
             }
-            Action::Answer { status, text } => {
+            RuleAction::Answer { status, text } => {
                 let mut answer = ResponseHead::new(*status);
                 if !text.is_empty() {
                     let _ = answer.headers_mut().set("Content-Type", TEXT);
@@ -246,7 +247,7 @@ mod tests {
         let answer = rules.answer(&parsed.unwrap().unwrap().0, 0x12ab, &client);
         let answer = answer.unwrap()?;
         let url = answer.head.headers().get_str("location");
-        let shown = url.unwrap_or(&answer.text).to_owned();
+        let shown = url.unwrap_or(&*answer.text).to_owned();
         Some((answer.head.status(), shown))
     }
 
