@@ -52,6 +52,7 @@ ping                  | command -v ping                      | iputils-ping
 wrk                   | command -v wrk                       | wrk
 h2load                | command -v h2load                    | nghttp2-client
 boto3                 | python3 -c "import boto3"            | python3-boto3
+django                | /usr/bin/python3 -c "import django"  | python3-django
 s3cmd                 | command -v s3cmd                     | s3cmd
 rclone                | command -v rclone                    | rclone
 restic                | command -v restic                    | restic
@@ -77,6 +78,7 @@ wrk                   | command -v wrk                       | wrk
 nginx                 | command -v nginx                     | nginx-light
 haproxy               | command -v haproxy                   | haproxy
 go                    | command -v go                        | golang-go
+docker-registry       | command -v docker-registry           | docker-registry
 matplotlib            | /usr/bin/python3 -c "import matplotlib" | python3-matplotlib
 valgrind              | command -v valgrind                  | valgrind
 '

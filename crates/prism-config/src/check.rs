@@ -204,7 +204,7 @@ impl Config {
         let has_role = !node.roles.is_empty();
         let fix = "use [\"frontend\"], [\"backend\"] or both";
         found.check(has_role, &leaf, "is missing", fix);
-        if node.is_backend() && self.service.upstream.is_none() {
+        if node.is_backend() && self.service.keeps_objects() {
             found.path(&field("store"), &node.store, "a directory for objects");
         }
         found.range(&field("workers"), node.workers, 0..=1_024);
@@ -227,7 +227,7 @@ impl Config {
         let certs = &self.peers.cert_dir;
         found.path("peers.ca_file", ca, "the authority's certificate");
         found.path("peers.cert_dir", certs, "the directory of certificates");
-        if self.cluster.etcd.is_none() && self.service.upstream.is_none() {
+        if self.cluster.etcd.is_none() && self.service.keeps_objects() {
             let file = &self.s3.credentials_file;
             found.path("s3.credentials_file", file, "the file of access keys");
         }

@@ -71,7 +71,7 @@ pub(crate) fn check_headers(headers: &[String], field: &str, found: &mut Problem
 }
 
 /// Whether a field belongs to a connection or a body, or says who the client is.
-fn is_own(name: &str) -> bool {
+pub(crate) fn is_own(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let own = [
         "connection",

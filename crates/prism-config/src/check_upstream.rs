@@ -14,6 +14,9 @@ const MAX_TIMEOUT_S: u64 = 86_400;
 impl Config {
     pub(crate) fn check_upstreams(&self, found: &mut Problems) {
         let Some(all) = &self.service.upstream else {
+            let fault = "is there, but the service has no upstream and is the object store anyway";
+            let is_needed = self.service.objects.is_none();
+            found.check(is_needed, "service.objects", fault, "remove it");
             for (index, node) in self.nodes.iter().enumerate() {
                 let fix = "remove it, or give the service an `upstream`";
                 let field = format!("node[{index}].upstream");
@@ -23,13 +26,15 @@ impl Config {
             return;
         };
         let service = &self.service;
+        self.check_objects(all, found);
         for (field, is_absent) in [
             ("service.s3", service.s3.is_none()),
             ("service.replicas", service.replicas.is_none()),
             ("service.min_replicas", service.min_replicas.is_none()),
         ] {
             let fault = "is there beside `upstream`, which keeps no objects";
-            found.check(is_absent, field, fault, "remove it");
+            let fix = "remove it, or add [service.objects]";
+            found.check(is_absent || service.keeps_objects(), field, fault, fix);
         }
         let mut taker = None;
         for (index, upstream) in all.iter().enumerate() {
@@ -41,6 +46,9 @@ impl Config {
                 let is_new = !earlier.any(|one| one.name.as_ref() == Some(name));
                 let fault = format!("{name:?} is another upstream's");
                 found.check(is_new, &field("name"), fault, "give each its own");
+            }
+            if upstream.internal {
+                continue;
             }
             if let Some(taker) = taker {
                 let fault = format!("gets no request, because upstream {taker} gets all");
@@ -86,7 +94,12 @@ impl Config {
         }
         self.check_server(&field("address"), upstream.address.iter(), found);
         check_conditions(&upstream.conditions(), field, found);
-        check_prefix(upstream, field, found);
+        check_prefix(&upstream.replace_prefix, &upstream.paths, field, found);
+        let fault = "is there beside `ambiguous_paths`, so nobody knows where a beginning ends";
+        let is_clear = upstream.replace_prefix.is_none() || !upstream.ambiguous_paths;
+        let fix = "remove one of them";
+        found.check(is_clear, &field("replace_prefix"), fault, fix);
+        self.check_redirects(upstream, all, field, found);
         let connect_s = upstream.connect_timeout_s;
         let answer_s = upstream.answer_timeout_s;
         found.range(&field("connect_timeout_s"), connect_s, 1..=600);
@@ -153,8 +166,13 @@ impl Upstream {
 }
 
 /// Checks the beginning of paths that another one replaces.
-fn check_prefix(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut Problems) {
-    let Some(prefix) = &upstream.replace_prefix else {
+pub(crate) fn check_prefix(
+    prefix: &Option<String>,
+    paths: &[String],
+    field: &dyn Fn(&str) -> String,
+    found: &mut Problems,
+) {
+    let Some(prefix) = prefix else {
         return;
     };
     let field = field("replace_prefix");
@@ -162,18 +180,10 @@ fn check_prefix(upstream: &Upstream, field: &dyn Fn(&str) -> String, found: &mut
     let fault = format!("{prefix:?} is not the beginning of a path");
     let fix = "write it as in \"/\" or \"/v2/\"";
     found.check(is_path && !prefix.contains('?'), &field, fault, fix);
-    let mut paths = upstream.paths.iter();
-    let are_beginnings = !upstream.paths.is_empty() && paths.all(|path| path.starts_with('/'));
+    let are_beginnings = !paths.is_empty() && paths.iter().all(|path| path.starts_with('/'));
     let fault = "has no beginning of a path to replace";
     let fix = "give `paths`, with beginnings only";
     found.check(are_beginnings, &field, fault, fix);
-    let fault = "is there beside `ambiguous_paths`, so nobody knows where a beginning ends";
-    found.check(
-        !upstream.ambiguous_paths,
-        &field,
-        fault,
-        "remove one of them",
-    );
 }
 
 /// Checks the cookie, and the fields that requests and answers get.

@@ -33,12 +33,12 @@ impl ConfigFile {
         Some(self.part_of(service))
     }
 
-    /// Whether `node` is a backend of a service with an upstream, and so has no store.
+    /// Whether `node` is a backend of a service with upstreams alone, and so has no store.
     pub fn has_upstream(&self, node: &Node) -> bool {
         let mut services = self
             .service
             .iter()
-            .filter(|service| service.upstream.is_some());
+            .filter(|service| !service.keeps_objects());
         node.is_backend() && services.any(|service| service.has_node(node))
     }
 
@@ -65,7 +65,7 @@ impl ConfigFile {
             trace: self.trace.clone(),
             admin: self.admin.clone(),
         };
-        let keeps_objects = service.upstream.is_none();
+        let keeps_objects = service.keeps_objects();
         part.nodes.retain(|node| service.has_node(node));
         if let Some(port) = service.peer_port.take() {
             part.peers.port = port;

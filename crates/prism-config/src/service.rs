@@ -12,6 +12,7 @@ use crate::acme::Acme;
 use crate::addresses::ServiceAddrs;
 use crate::model::S3;
 use crate::networks::Networks;
+use crate::redirects::ObjectRoutes;
 use crate::relay::RelayUpTo;
 use crate::rule::Rule;
 use crate::tls::Tls;
@@ -128,6 +129,8 @@ section! {
     /// Default: none, and the service is the object store. The HTTP servers behind the service, as
     /// its backends reach them.
     pub upstream: Option<Upstreams>,
+    /// Default: none beside upstreams. The object store of a service that has upstreams too.
+    pub objects: Option<ObjectRoutes>,
     /// Default: none. Requests that this file answers, in the order in which they are tried. They
     /// come before the upstreams and the object store.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -201,6 +204,11 @@ section! {
 }
 
 impl Service {
+    /// Whether its backends keep objects.
+    pub fn keeps_objects(&self) -> bool {
+        self.upstream.is_none() || self.objects.is_some()
+    }
+
     /// The files that it names.
     pub(crate) fn files(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let tls = self.tls.iter_mut().flat_map(|tls| {

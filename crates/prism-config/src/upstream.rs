@@ -9,6 +9,7 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::addresses::{MAX_SERVICE_ADDRESSES, ServiceAddrs};
+use crate::redirects::Redirects;
 
 /// Most upstreams of a service.
 pub const MAX_UPSTREAMS: usize = 64;
@@ -66,6 +67,9 @@ section! {
     /// path, or `~` and a regular expression.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
+    /// Default false. Only internal redirects reach it, no request of a client.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub internal: bool,
     /// Default false: 400. Requests for it may have paths that can be read in two ways: with an
     /// escaped slash or backslash, a NUL or `..;`. Its server has to read them as Prism does.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -118,6 +122,8 @@ section! {
     /// Default false. Each connection begins with the client's address, by version 2 of the PROXY
     /// protocol. No connection is kept open between requests then.
     pub proxy_protocol: bool,
+    /// Default: none. Which answers of its servers are internal redirects.
+    pub redirects: Option<Redirects>,
     /// Active health checks. Without it a connection is the check of a server that is out, or that
     /// has answered nothing for 1 s.
     pub health: Option<HealthCheck>,

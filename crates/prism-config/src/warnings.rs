@@ -20,6 +20,7 @@ impl ConfigFile {
             }
             if let Some(all) = &part.service.upstream {
                 warn_of_upstreams(all, &mut of_part);
+                part.warn_of_objects(all, &mut of_part);
                 part.warn_of_servers(&mut of_part);
             }
             found.0.extend(of_part.0.into_iter().map(|mut problem| {
@@ -33,7 +34,7 @@ impl ConfigFile {
 
     /// Warns of fields of the object store in a file that has none, or at a node that has none.
     fn warn_of_unused(&self, found: &mut Problems) {
-        let keeps_objects = self.service.iter().any(|one| one.upstream.is_none());
+        let keeps_objects = self.service.iter().any(|one| one.keeps_objects());
         if !keeps_objects {
             let cluster = &self.cluster;
             let has_acme = self.service.iter().any(|one| one.acme.is_some());
@@ -64,6 +65,21 @@ impl ConfigFile {
 }
 
 impl Config {
+    /// Warns of an object store that gets no request because an upstream gets all.
+    fn warn_of_objects(&self, all: &Upstreams, found: &mut Problems) {
+        let Some(objects) = &self.service.objects else {
+            return;
+        };
+        let is_last = !objects.internal && objects.conditions().are_none();
+        let takes_all = |one: &Upstream| !one.internal && one.conditions().are_none();
+        let taker = all.iter().position(takes_all).filter(|_| is_last);
+        if let Some(taker) = taker {
+            let fault = format!("gets no request of a client: upstream {taker} gets all");
+            let fix = "give it `paths` or `hosts`, or say `internal = true`";
+            found.check(false, "service.objects", fault, fix);
+        }
+    }
+
     /// Warns of servers that stand twice in the line of a node.
     fn warn_of_servers(&self, found: &mut Problems) {
         for (index, node) in self.nodes.iter().enumerate() {
@@ -79,6 +95,11 @@ fn warn_of_upstreams(all: &Upstreams, found: &mut Problems) {
     for (index, upstream) in all.iter().enumerate() {
         let field = |leaf: &str| all.field(index, leaf);
         let conditions = upstream.conditions();
+        if upstream.internal {
+            warn_of_patterns(&conditions, field, found);
+            warn_of_doubles(upstream.address.iter(), &field("address"), found);
+            continue;
+        }
         let mut wider = earlier.iter();
         let hiding = wider.position(|one| is_hidden_by(&conditions, &one.conditions()));
         if let Some(hiding) = hiding {

@@ -277,3 +277,35 @@ fn a_warning_of_a_file_has_its_line() {
     };
     assert_eq!((&place.file, place.line), (&path, Some(7)));
 }
+
+#[test]
+fn a_store_that_gets_no_request_of_a_client_is_warned_of() {
+    let with = |objects: &str| {
+        let text = FILE
+            .replacen("RULE", "name = \"a\"\npaths = [\"/a\"]", 1)
+            .replacen(
+                "address = \"127.0.0.1:9001\"",
+                "name = \"b\"\naddress = \"127.0.0.1:9001\"",
+                1,
+            )
+            .replacen(
+                "[[node]]",
+                &format!("[service.objects]\n{objects}\n[[node]]"),
+                1,
+            );
+        let text = format!("{text}[s3]\ncredentials_file = \"/etc/prism/users.toml\"\n");
+        let text = text.replace(
+            "roles = [\"backend\"]",
+            "roles = [\"backend\"]\nstore = \"/s\"",
+        );
+        warnings(&text)
+    };
+    let [warned] = with("").try_into().unwrap();
+    assert!(
+        warned.contains("service.objects: gets no request of a client"),
+        "{warned}"
+    );
+    for objects in ["internal = true", "paths = [\"/media/\"]"] {
+        assert_eq!(with(objects), [""; 0], "{objects}");
+    }
+}

@@ -37,11 +37,11 @@ pub(crate) fn run(args: &ClusterArgs, common: &Common, out: &mut impl Write) -> 
     }
     let socket = common.admin_socket(args.node.as_deref())?;
     let (survey, document): (ClusterState, _) = ask(&socket, "cluster")?;
-    let has_upstream = common.load()?.service.upstream.is_some();
-    match (common.json, has_upstream) {
+    let keeps_objects = common.load()?.service.keeps_objects();
+    match (common.json, keeps_objects) {
         (true, _) => print_json(out, &document)?,
-        (false, false) => print(&survey, out)?,
-        (false, true) => print_reach(&survey, out)?,
+        (false, true) => print(&survey, out)?,
+        (false, false) => print_reach(&survey, out)?,
     }
     let away = survey.backends.iter().filter(|backend| !backend.in_reach);
     let away: Vec<&str> = away.map(|backend| backend.name.as_str()).collect();

@@ -44,7 +44,7 @@ impl Common {
     /// The same, for a command of the object store.
     pub(crate) fn load_objects(&self) -> anyhow::Result<Config> {
         let config = self.load()?;
-        if config.service.upstream.is_some() {
+        if !config.service.keeps_objects() {
             bail!(
                 "the service of {} has an upstream and stores nothing, so this command does not \
                  apply to it; `prism ctl status` shows its servers",

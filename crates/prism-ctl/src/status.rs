@@ -98,8 +98,8 @@ pub(crate) fn screen(state: &State, alerts: &[Alert], paint: Paint) -> String {
     part(servers::shown(state, paint));
     part(switch(state));
     part(nodes(state, paint));
-    // Servers are what a backend of upstreams has.
-    let objects = state.cluster.as_ref().filter(|_| state.servers.is_none());
+    // A backend of upstreams alone has only servers.
+    let objects = state.cluster.as_ref().filter(|_| state.keeps_objects());
     part(objects.map_or_else(String::new, |cluster| backends(state, cluster, paint)));
     part(certificates(state, paint));
     part(listed(alerts, paint));
@@ -112,7 +112,7 @@ pub(crate) fn headline(state: &State, alerts: &[Alert], paint: Paint) -> String 
     let Some(cluster) = &state.cluster else {
         return format!("{health}, as {} sees it\n", state.name);
     };
-    if state.servers.is_some() {
+    if !state.keeps_objects() {
         return format!(
             "{}: {health}, as {} sees it\n",
             cluster.cluster, cluster.asked

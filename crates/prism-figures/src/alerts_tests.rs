@@ -159,6 +159,28 @@ fn each_trouble_of_a_backend_has_its_alert_and_critical_ones_come_first() {
 }
 
 #[test]
+fn a_combined_service_has_the_alerts_of_its_servers_and_of_its_stores() {
+    let found = after(|document| {
+        document["service"] = "combined".into();
+        document["servers"] = json!([{
+            "upstream": "/",
+            "address": "127.0.0.1:9000",
+            "backend": "be0",
+            "state": "unhealthy",
+        }]);
+        document["nodes"][2]["store"]["scrub_faults"] = 1.into();
+        document["cluster"]["backends"][1]["status"] = "lagging".into();
+    });
+    let expected = [
+        "Critical: The upstream / has no healthy server",
+        "Critical: be0 has found damaged blocks since it started",
+        "Warning: 127.0.0.1:9000 at be0 is unhealthy (upstream /): it fails",
+        "Warning: be1 is not in sync; its keys have a replica less",
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn an_etcd_that_fills_is_one_alert_for_all_nodes() {
     let with = |size_bytes: u64, is_full: bool| {
         move |document: &mut Value| {

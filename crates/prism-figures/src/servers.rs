@@ -22,10 +22,16 @@ impl ServerState {
     }
 }
 
-/// Whether every server of every upstream is out. A service without upstreams has none.
+/// Whether any server gets requests. A service without upstreams has no server.
+pub(crate) fn any_gets_requests(state: &State) -> bool {
+    let servers = state.servers.as_deref().unwrap_or_default();
+    servers.iter().any(|server| server.gets_requests)
+}
+
+/// Whether every server of every upstream is out.
 pub(crate) fn are_all_out(state: &State) -> bool {
     let servers = state.servers.as_deref().unwrap_or_default();
-    !servers.is_empty() && !servers.iter().any(|server| server.gets_requests)
+    !servers.is_empty() && !any_gets_requests(state)
 }
 
 /// The upstreams without a server that is likely to answer.
@@ -68,6 +74,7 @@ mod tests {
         State {
             name: "fe0".into(),
             time_ms: 0,
+            service: Some("upstream".into()),
             servers: Some(servers.iter().copied().map(server).collect()),
             nodes: Vec::new(),
             cluster: None,

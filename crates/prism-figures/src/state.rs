@@ -16,7 +16,9 @@ pub struct State {
     pub name: String,
     /// Its time, in milliseconds since 1970.
     pub time_ms: u64,
-    /// The servers of a service with upstreams; `None` of the object store.
+    /// `objects`, `upstream`, or `combined` for both; `None` of the switch's agent.
+    pub service: Option<String>,
+    /// The servers of a service with upstreams; `None` without upstreams.
     pub servers: Option<Vec<ServerState>>,
     /// The nodes that it knows.
     pub nodes: Vec<NodeState>,
@@ -24,6 +26,17 @@ pub struct State {
     pub cluster: Option<ClusterState>,
     /// The switch; `None` if there is none, or its agent cannot be asked.
     pub switch: Option<SwitchState>,
+}
+
+impl State {
+    /// Whether the service has an object store, alone or beside upstreams.
+    #[must_use]
+    pub fn keeps_objects(&self) -> bool {
+        match &self.service {
+            Some(kind) => kind != "upstream",
+            None => self.servers.is_none(),
+        }
+    }
 }
 
 /// A server of an upstream, as its backend judges it.
@@ -93,6 +106,10 @@ pub struct NodeState {
     pub request_durations: Vec<DurationTally>,
     /// Requests that were relayed, by the node that answered.
     pub relayed: Vec<RelayTally>,
+    /// Answers of servers that were internal redirects, and that it has followed.
+    pub redirects: u64,
+    /// Bytes of the bodies of its answers that redirects have led to.
+    pub redirected_bytes: u64,
     /// Connections that were handed off, by the node that took them.
     pub handed_off: Vec<PeerTally>,
     /// The last connections that were handed off.
@@ -358,4 +375,33 @@ pub struct LeasedNode {
     pub address: String,
     /// Whether it has a lease.
     pub up: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code")]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn the_kind_of_a_service_tells_whether_it_keeps_objects_and_else_its_servers_do() {
+        for (service, servers, keeps_objects) in [
+            (json!("objects"), Value::Null, true),
+            (json!("upstream"), json!([]), false),
+            (json!("combined"), json!([]), true),
+            (Value::Null, Value::Null, true),
+            (Value::Null, json!([]), false),
+        ] {
+            let document = json!({
+                "name": "fe0",
+                "time_ms": 0,
+                "service": service,
+                "servers": servers,
+                "nodes": [],
+            });
+            let state: State = serde_json::from_value(document).unwrap();
+            assert_eq!(state.keeps_objects(), keeps_objects, "{service} {servers}");
+        }
+    }
 }

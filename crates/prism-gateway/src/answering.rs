@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use prism_http::RequestHead;
 use prism_service::{Exchange, Fault, Request, Served, Service};
 
-use crate::decision::{Decision, Move};
+use crate::decision::{Decision, Onward};
 use crate::gateway::Gateway;
 
 impl<S: Service> Gateway<S> {
@@ -26,15 +26,15 @@ impl<S: Service> Gateway<S> {
         )
     }
 
-    /// Answers a request, and returns `None`; or returns the movement of its connection, which then
-    /// is as it was when the request was read. `change` is held while this node answers.
+    /// Answers a request, and returns `None`; or returns the way that it goes on. `change` is held
+    /// while this node answers.
     pub(crate) async fn answer<'s>(
         &'s self,
         exchange: &mut impl Exchange,
         request: &Request<S::Meaning>,
         mut decision: Decision<S::Error>,
         mut change: Option<S::Change<'s>>,
-    ) -> io::Result<Option<Move>> {
+    ) -> io::Result<Option<Onward>> {
         loop {
             // A step of the cluster need not wait for other nodes' answers.
             if !matches!(decision, Decision::Here) {
@@ -47,7 +47,8 @@ impl<S: Service> Gateway<S> {
                     }
                     self.answer_here(exchange, request).await?
                 }
-                Decision::HandOff(to) => return Ok(Some(to)),
+                Decision::HandOff(to) => return Ok(Some(Onward::Moves(to))),
+                Decision::Redirect(answer) => return Ok(Some(Onward::Redirected(answer))),
                 // Boxed, because each of these futures is larger than the one of a GET here.
                 Decision::Ask(guess) => Box::pin(self.ask(exchange, request, guess)).await?,
                 Decision::Relay(peers) => Box::pin(self.relay_to(exchange, request, peers)).await?,
@@ -74,12 +75,15 @@ impl<S: Service> Gateway<S> {
         if !self.service.may_stay(&request.meaning) {
             exchange.close_after();
         }
+        exchange.replace_fields(request.replaced_fields());
         let served = match request.head.headers().get("upgrade") {
-            None => self.service.serve(exchange, request).await?,
+            None => self.service.serve(exchange, request.view()).await?,
             Some(_) => Box::pin(self.serve_until_end(exchange, request)).await?,
         };
-        let Served::Elsewhere(error) = served else {
-            return Ok(None);
+        let error = match served {
+            Served::Answered => return Ok(None),
+            Served::Redirected(answer) => return Ok(Some(Decision::Redirect(answer))),
+            Served::Elsewhere(error) => error,
         };
         tracing::info!(%error, path = request.head.path(), "cannot answer here");
         let route = self.service.route(&request.meaning, true);
@@ -95,7 +99,7 @@ impl<S: Service> Gateway<S> {
         request: &Request<S::Meaning>,
     ) -> io::Result<Served<S::Error>> {
         tokio::select! {
-            served = self.service.serve(exchange, request) => served,
+            served = self.service.serve(exchange, request.view()) => served,
             () = self.ordered_until(|| self.is_ending()) => Ok(Served::Answered),
         }
     }
@@ -138,9 +142,10 @@ impl<S: Service> Gateway<S> {
     /// Admits a request, if this node's placement is that of most nodes.
     pub(crate) async fn admit(&self, request: &mut Request<S::Meaning>) -> Result<(), S::Error> {
         if self.shared.process.places_differently() {
-            return Err(self.service.error_for(Fault::Differs));
+            let meaning = Some(&request.meaning);
+            return Err(self.service.error_for(Fault::Differs, meaning));
         }
-        let admitted = self.service.admit(request).await;
+        let admitted = self.service.admit(request.view_mut()).await;
         if admitted.is_err() {
             self.shared.counters.unauthenticated.add_one();
         }

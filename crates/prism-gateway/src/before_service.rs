@@ -79,7 +79,7 @@ impl<S: Service> Gateway<S> {
     ) -> Option<End> {
         let Ok(answer) = rules.answer(head, id, remote) else {
             self.shared.counters.malformed.add_one();
-            let error = self.service.error_for(Fault::AmbiguousPath);
+            let error = self.service.error_for(Fault::AmbiguousPath, None);
             let refusing = self.refuse_request(client, head, id, head_bytes, &error, false);
             return Some(refusing.await);
         };

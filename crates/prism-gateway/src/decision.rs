@@ -1,5 +1,6 @@
 //! The decision about a request, as a value. Pure.
 
+use prism_http::ResponseHead;
 use prism_service::{RelayError, Route};
 
 use crate::short::Guess;
@@ -17,8 +18,20 @@ pub(crate) enum Decision<E> {
     Relay(Vec<String>),
     /// This node relays the answer that waits at this node.
     Fetch(String),
+    /// The client gets the resource that this answer of a server names.
+    Redirect(Box<ResponseHead>),
     /// The client gets an error.
     Refuse(E),
+}
+
+/// The way of a request that is not answered yet. Its connection is as it was when the request was
+/// read; of a redirected one the body is gone.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Onward {
+    /// The connection moves.
+    Moves(Move),
+    /// Another request takes its place, by this answer of a server.
+    Redirected(Box<ResponseHead>),
 }
 
 /// A movement of the client's connection.
@@ -82,6 +95,7 @@ impl<E> Decision<E> {
         out_of_reach: impl FnOnce() -> E,
     ) -> Self {
         match error {
+            RelayError::Redirected(answer) => Self::Redirect(answer.clone()),
             RelayError::Parked => {
                 peers.truncate(1);
                 Self::HandOff(Move {

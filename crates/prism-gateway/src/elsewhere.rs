@@ -87,7 +87,8 @@ impl<S: Service> Gateway<S> {
         };
         tracing::warn!(peer, %error, "an answer that waited is lost");
         let is_safe = request.head.method().is_safe();
-        let out_of_reach = || self.service.error_for(Fault::OutOfReach);
+        let meaning = Some(&request.meaning);
+        let out_of_reach = || self.service.error_for(Fault::OutOfReach, meaning);
         let next = Decision::after_fetching(peer, &error, is_safe, out_of_reach);
         Ok(Some(next))
     }
@@ -131,6 +132,9 @@ impl<S: Service> Gateway<S> {
                 }
             }
             let was_sent_elsewhere = match failure {
+                Some(RelayError::Redirected(answer)) => {
+                    return Ok(Some(Decision::Redirect(answer)));
+                }
                 Some(RelayError::Elsewhere) => true,
                 Some(RelayError::Peer(_)) => false,
                 _ => break failure,
@@ -160,7 +164,8 @@ impl<S: Service> Gateway<S> {
                 Fault::OutOfReach
             }
         };
-        Ok(Some(Decision::Refuse(self.service.error_for(fault))))
+        let error = self.service.error_for(fault, Some(&request.meaning));
+        Ok(Some(Decision::Refuse(error)))
     }
 
     /// The facts of a request, for the node that answers it. `is_fetched`: its answer waits there.
@@ -175,6 +180,7 @@ impl<S: Service> Gateway<S> {
             } else {
                 facts.progress
             },
+            redirect: request.redirection.facts(),
             client: request.client.map(|client| ClientFacts {
                 address: client.address,
                 service: client.service,

@@ -11,6 +11,7 @@
 //! | does a connection move, or is the request relayed? | `decision.rs`, done by `elsewhere.rs` |
 //! | how long may a relayed answer be? | `threshold.rs`, `short.rs`, `forecast.rs` |
 //! | how are requests passed on? | `relay.rs`; received: `relayed.rs` |
+//! | what follows an internal redirect? | `redirected.rs` |
 //! | which requests does the service not see? | `before_service.rs`, `rules.rs` |
 //! | what does an authority of certificates get? | `challenge.rs` |
 //! | what happens when the node ends? | `leave.rs` |
@@ -30,6 +31,7 @@ mod https;
 mod leave;
 mod observe;
 mod proxied;
+mod redirected;
 mod relay;
 mod relayed;
 mod rules;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prism_common::input::SourceFault;
 use prism_handoff::Connection;
@@ -85,9 +85,44 @@ impl<S: Service> Gateway<S> {
             ..span_of(sight.id, about, sight.begun, record)
         });
         let Some(status) = record.status else { return };
+        let first_byte = wrote_at.map(|at| at.saturating_duration_since(sight.begun));
+        if record.redirects > 0 {
+            let bytes = record.body_bytes;
+            self.shared.counters.redirected_bytes.add(bytes);
+        }
+        self.requests
+            .add(&self.answered(sight, about, head, record, status, first_byte));
+    }
+
+    /// Logs a server's answer that is an internal redirect.
+    pub(crate) fn observe_redirect(
+        &self,
+        sight: &Sight,
+        about: About<'_>,
+        head: &RequestHead,
+        record: &AnswerRecord,
+    ) {
+        let status = record.status.unwrap_or_default();
+        let answered = self.answered(sight, about, Some(head), record, status, None);
+        self.requests.log_redirect(&Answered {
+            is_redirect: true,
+            ..answered
+        });
+    }
+
+    fn answered<'r>(
+        &'r self,
+        sight: &'r Sight,
+        about: About<'r>,
+        head: Option<&'r RequestHead>,
+        record: &'r AnswerRecord,
+        status: u16,
+        first_byte: Option<Duration>,
+    ) -> Answered<'r> {
+        let relayed_to = record.peer.as_deref();
         // The parts of a head are for the log alone.
         let head = head.filter(|_| self.requests.are_logged());
-        self.requests.add(&Answered {
+        Answered {
             about,
             head: LoggedHead {
                 request_id: sight.proxy_request_id(head),
@@ -101,16 +136,18 @@ impl<S: Service> Gateway<S> {
             ended_by: record.ended_by,
             server: record.server,
             retries: record.retries,
+            redirects: record.redirects,
+            is_redirect: false,
             bytes_in: record.received_bytes,
             bytes_out: record.body_bytes,
-            first_byte: wrote_at.map(|at| at.saturating_duration_since(sight.begun)),
+            first_byte,
             total: sight.begun.elapsed(),
             frontend: &sight.frontend,
             backend: relayed_to.unwrap_or(&self.shared.name),
             is_relayed: relayed_to.is_some(),
             hand_offs: sight.hand_offs,
             is_tls: sight.is_tls,
-        });
+        }
     }
 
     /// Adds this node's part of a request to its trace, if it has one.

@@ -8,10 +8,13 @@ use std::time::Instant;
 use prism_config::seconds;
 use prism_handoff::RelayStream;
 use prism_http::{Method, RequestHead, ResponseHead};
-use prism_proto::relay::{ANSWER_ELSEWHERE, ANSWER_FIELD, HAND_OVER, Preamble, RETRIES_FIELD};
+use prism_proto::relay::{
+    ANSWER_ELSEWHERE, ANSWER_FIELD, ANSWER_REDIRECT, HAND_OVER, Preamble, RETRIES_FIELD,
+    STATUS_FIELD,
+};
 use prism_service::{
     About, Exchange, Fault, Http1, Http1Parts, NodeRequests, Request, RequestSpan, Route, Served,
-    Service, send, span_below,
+    Service, send, set, span_below,
 };
 
 use crate::gateway::Gateway;
@@ -76,7 +79,7 @@ impl<S: Service> Gateway<S> {
             Some(Ok(read)) => read,
             Some(Err(error)) => {
                 self.shared.counters.malformed.add_one();
-                let error = self.service.error_for(Fault::Head(error));
+                let error = self.service.error_for(Fault::Head(error), None);
                 let mut exchange = Http1::without_head(io, parts);
                 self.service.send_error(&mut exchange, &error, "").await?;
                 return Ok(false);
@@ -130,7 +133,7 @@ impl<S: Service> Gateway<S> {
         };
         // The relaying node has admitted it.
         exchange.record_mut().retries = request.retries;
-        let answered = match self.service.confirm(&mut request).await {
+        let answered = match self.service.confirm(request.view_mut()).await {
             Ok(()) => self.answer_relayed(exchange, &mut request).await,
             Err(error) => self.refuse(exchange, &request.head, &error).await,
         };
@@ -156,8 +159,10 @@ impl<S: Service> Gateway<S> {
             request.decided_in = Some(self.service.epoch());
         }
         if request.is_for_node || !self.service.is_elsewhere(&request.meaning) {
-            match self.service.serve(exchange, request).await? {
+            exchange.replace_fields(request.replaced_fields());
+            match self.service.serve(exchange, request.view()).await? {
                 Served::Answered => return Ok(()),
+                Served::Redirected(answer) => head = asks_to_follow(&answer)?,
                 Served::Elsewhere(error) => {
                     tracing::debug!(%error, path = request.head.path(), "cannot answer");
                     // Nobody else may answer.
@@ -171,11 +176,27 @@ impl<S: Service> Gateway<S> {
                 }
             }
         } else {
-            let error = self.service.error_for(Fault::Elsewhere);
+            let error = self
+                .service
+                .error_for(Fault::Elsewhere, Some(&request.meaning));
             tracing::info!(%error, path = request.head.path(), "sent a request back to the relaying node");
         }
         send(exchange, head, &[]).await
     }
+}
+
+/// The answer that has the relaying node follow that of a server.
+fn asks_to_follow(answer: &ResponseHead) -> io::Result<ResponseHead> {
+    let mut head = ResponseHead::new(HAND_OVER);
+    *head.headers_mut() = answer.headers().clone();
+    head.remove_hop_by_hop();
+    for (name, value) in [
+        (ANSWER_FIELD, ANSWER_REDIRECT),
+        (STATUS_FIELD, answer.status().to_string().as_str()),
+    ] {
+        set(&mut head, name, value)?;
+    }
+    Ok(head)
 }
 
 /// The next part of a request with its length, or its error; `None` at the end of the stream.

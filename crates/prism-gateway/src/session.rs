@@ -10,12 +10,12 @@ use prism_handoff::{Connection, unguessable};
 use prism_http::{HeadError, RequestHead};
 use prism_proto::facts::Facts;
 use prism_service::{
-    About, AnswerRecord, Exchange, Fault, Http1, Http1Parts, Remote, Request, Service,
+    About, AnswerRecord, Exchange, Fault, Http1, Http1Parts, Redirection, Remote, Request, Service,
     span_of_request,
 };
 
 use crate::connections::{ListedConnection, UnderWay};
-use crate::decision::Decision;
+use crate::decision::{Decision, Onward};
 use crate::gateway::Gateway;
 use crate::observe::{Sight, end_early};
 use crate::proxied::of_proxies;
@@ -43,7 +43,9 @@ struct ReadHead {
 
 /// The end of an exchange on the client's connection.
 pub(crate) struct End {
-    record: AnswerRecord,
+    pub(crate) record: AnswerRecord,
+    /// Bytes of the request's head that the connection still holds.
+    pub(crate) head_bytes: usize,
     /// Whether the connection lives on.
     is_open: bool,
     /// Whether the client would take the end of the connection for that of the answer.
@@ -137,6 +139,7 @@ impl<S: Service> Gateway<S> {
             return self.ended(client, &sight, About::UNKNOWN, head, end).await;
         }
         let retries = verified.as_ref().map_or(0, |facts| facts.retries);
+        let redirection = verified.as_ref().map(Redirection::of).unwrap_or_default();
         let mut request = match self.service.understand(&mut head, verified) {
             Ok(meaning) => Request::new(head, id, remote, meaning).traced(span),
             Err(error) => {
@@ -153,6 +156,7 @@ impl<S: Service> Gateway<S> {
             }
         };
         request.retries = retries;
+        request.redirection = redirection;
         let bytes = rewrite(&mut client, &mut request.head, bytes);
         let about = self.service.about(&request.meaning);
         listed.begins(UnderWay {
@@ -178,7 +182,7 @@ impl<S: Service> Gateway<S> {
     }
 
     /// Has a request answered, and moves its connection where it is answered best.
-    async fn serve_admitted(
+    pub(crate) async fn serve_admitted(
         &self,
         mut client: Connection,
         request: &mut Request<S::Meaning>,
@@ -194,7 +198,9 @@ impl<S: Service> Gateway<S> {
         loop {
             let is_asked = matches!(decision, Decision::Ask(_));
             let mut exchange = self.exchange(&mut client, &request.head, request.id, head_bytes);
-            exchange.record_mut().retries = request.retries;
+            let record = exchange.record_mut();
+            record.retries = request.retries;
+            record.redirects = request.redirection.steps();
             let answered = self
                 .answer(&mut exchange, request, decision, change.take())
                 .await;
@@ -208,7 +214,12 @@ impl<S: Service> Gateway<S> {
                     let head = Some(&request.head);
                     return self.ended(client, sight, about, head, end).await;
                 }
-                Ok(Some(to)) => to,
+                Ok(Some(Onward::Moves(to))) => to,
+                Ok(Some(Onward::Redirected(answer))) => {
+                    let following =
+                        self.follow_redirect(client, request, &answer, end, sight, listed);
+                    return Box::pin(following).await;
+                }
                 Err(error) => {
                     tracing::debug!(client = %client.client(), %error, "connection ended");
                     end_early(&mut end.record, &error);
@@ -260,7 +271,7 @@ impl<S: Service> Gateway<S> {
     /// request is unknown.
     async fn refuse_head(&self, mut client: Connection, fault: Fault) {
         self.shared.counters.malformed.add_one();
-        let error = self.service.error_for(fault);
+        let error = self.service.error_for(fault, None);
         tracing::debug!(client = %client.client(), %error, "request refused");
         let parts = Http1Parts {
             id: unguessable::number(),
@@ -297,17 +308,19 @@ impl<S: Service> Gateway<S> {
     pub(crate) fn end(&self, exchange: Http1<'_, Connection>) -> End {
         let is_open = exchange.is_open();
         let is_cut = exchange.is_cut();
+        let head_bytes = exchange.head_bytes();
         let (record, buffer) = exchange.end_exchange();
         self.buffer.replace(buffer);
         End {
             record,
+            head_bytes,
             is_open,
             is_cut,
         }
     }
 
     /// Records a request whose answer has ended, and returns its connection if it lives on.
-    async fn ended(
+    pub(crate) async fn ended(
         &self,
         client: Connection,
         sight: &Sight,

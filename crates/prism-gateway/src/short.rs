@@ -99,6 +99,8 @@ impl<S: Service> Gateway<S> {
         let body_bytes = match &answered {
             Ok(body_bytes) => *body_bytes,
             Err(RelayError::TooLong | RelayError::Parked) => Some(u64::MAX),
+            // The server's own answer was short, whatever the resource is.
+            Err(RelayError::Redirected(_)) => Some(0),
             Err(_) => None,
         };
         if let Some(bytes) = body_bytes {
@@ -129,7 +131,8 @@ impl<S: Service> Gateway<S> {
             self.shared.counters.asked_in_vain.add_one();
         }
         tracing::debug!(%peer, %error, "not answered in short");
-        let out_of_reach = || self.service.error_for(Fault::OutOfReach);
+        let meaning = Some(&request.meaning);
+        let out_of_reach = || self.service.error_for(Fault::OutOfReach, meaning);
         let is_repeatable = relayed.is_repeatable;
         let next = Decision::after_asking(guess.peers, &error, is_repeatable, out_of_reach);
         Ok(Some(next))

@@ -112,7 +112,7 @@ fn part_of(path: &Path, name: &str, findings: &mut Vec<Finding>) -> Result<HostP
     let connections = connections.sum();
     // The switch is for all services.
     let mut served = if is_switch { config.parts() } else { parts }.into_iter();
-    let has_objects = served.any(|part| part.service.upstream.is_none());
+    let has_objects = served.any(|part| part.service.keeps_objects());
     Ok(HostPart {
         is_switch,
         is_node: !is_switch,

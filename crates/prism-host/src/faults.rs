@@ -57,7 +57,7 @@ pub fn node_faults(config: &Config, name: &str) -> Result<Vec<String>> {
     if !config.peers.ca_file.as_os_str().is_empty() {
         faults.extend(identity_faults(&config.peers, name));
     }
-    let keeps_objects = node.is_backend() && config.service.upstream.is_none();
+    let keeps_objects = node.is_backend() && config.service.keeps_objects();
     if keeps_objects && node.store.exists() && !node.store.is_dir() {
         let store = node.store.display();
         faults.push(format!(

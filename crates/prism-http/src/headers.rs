@@ -209,6 +209,26 @@ impl Headers {
         self.bytes.len()
     }
 
+    /// Reads the lines that [`Self::write_to`] has written.
+    ///
+    /// # Errors
+    /// A line is no field.
+    pub fn parse_lines(lines: &[u8]) -> Result<Self, HeaderError> {
+        let mut headers = Self::new();
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            let line = line.strip_suffix(END).ok_or(HeaderError::Value)?;
+            let name_end = line
+                .windows(SEPARATOR.len())
+                .position(|part| part == SEPARATOR);
+            let (name, value) = name_end
+                .and_then(|end| Some((line.get(..end)?, line.get(end + SEPARATOR.len()..)?)))
+                .ok_or(HeaderError::Name)?;
+            let name = std::str::from_utf8(name).map_err(|_| HeaderError::Name)?;
+            headers.append(name, value)?;
+        }
+        Ok(headers)
+    }
+
     /// Takes fields that `httparse` found in `head`, which has no control characters but line ends
     /// and HTAB. So names are tokens and values are valid. The caller has limited the head's
     /// length.

@@ -25,7 +25,7 @@ pub struct RequestHead {
     framing: BodyFraming,
     expects_continue: bool,
     keep_alive: bool,
-    /// Its bytes, if [`Self::move_host_to_path`] has changed it.
+    /// Its bytes, if [`Self::move_host_to_path`] or [`Self::rewrite_path`] has changed it.
     rewritten: Option<Vec<u8>>,
 }
 
@@ -105,6 +105,21 @@ impl RequestHead {
         self.replace_path(&format!("/{name}{}", self.path()))?;
         let set = self.headers.set("Host", host);
         set.map_err(|_| HeadError::Host)?;
+        self.write_again();
+        Ok(())
+    }
+
+    /// As [`Self::replace_path`], for every node that reads the head from now on.
+    ///
+    /// # Errors
+    /// [`HeadError::Target`] if it is no path.
+    pub fn rewrite_path(&mut self, path: &str) -> Result<(), HeadError> {
+        self.replace_path(path)?;
+        self.write_again();
+        Ok(())
+    }
+
+    fn write_again(&mut self) {
         let version = match self.version {
             Version::Http10 => "1.0",
             Version::Http11 => "1.1",
@@ -114,7 +129,6 @@ impl RequestHead {
         self.headers.write_to(&mut bytes);
         bytes.extend_from_slice(b"\r\n");
         self.rewritten = Some(bytes);
-        Ok(())
     }
 
     /// Puts `path`, escaped as in a URL, in the place of the target's path.
@@ -134,7 +148,7 @@ impl RequestHead {
         Ok(())
     }
 
-    /// The bytes of this head, if [`Self::move_host_to_path`] has changed it since the last call.
+    /// The bytes of this head, if it was rewritten since the last call.
     pub fn take_rewritten(&mut self) -> Option<Vec<u8>> {
         self.rewritten.take()
     }

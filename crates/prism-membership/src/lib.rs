@@ -81,7 +81,7 @@ impl Cluster {
     /// # Errors
     /// The configuration, one of its files or the store cannot be used.
     pub fn open(config: &Config, name: &str, store: Option<Arc<OwnStore>>) -> anyhow::Result<Self> {
-        if config.service.upstream.is_some() {
+        if !config.service.keeps_objects() {
             let (_, users) = watch::channel(Arc::default());
             let acme = config.service.acme.as_ref();
             let certificate = acme.map(|_| etcd_state::observe_all(config)).transpose()?;

@@ -93,6 +93,11 @@ impl Auth {
         };
         Ok((known, rights))
     }
+
+    /// The rights of an access key; `None` if this node does not know it.
+    pub(crate) fn rights_of(&self, access_key: &str) -> Option<Arc<KeyRights>> {
+        self.users.read().rights.get(access_key).cloned()
+    }
 }
 
 impl Users {

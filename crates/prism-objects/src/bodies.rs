@@ -106,7 +106,7 @@ impl Pipe {
         writer: PutWriter,
         expected: Expected,
         becomes: Becomes,
-        request: &Request,
+        request: &Request<'_>,
     ) -> Result<Self, S3Error> {
         let mut pipe = Self::plain(writer, expected, becomes, None);
         if let Payload::Streaming(streaming) = &request.meaning.payload {

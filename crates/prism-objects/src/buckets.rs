@@ -37,7 +37,7 @@ impl Objects {
         operation: &BucketOperation,
     ) -> io::Result<()> {
         if let Some(wait) = self.wait_to_change(call.request, bucket) {
-            let extra = self.rules.cors_fields(&call.request.head).await;
+            let extra = self.rules.cors_fields(call.request.head).await;
             call.exchange.add_fields(extra);
             return refuse_for_now(call, wait).await;
         }
@@ -68,14 +68,14 @@ impl Objects {
             self.rules.forget(bucket);
         }
         // The CORS fields are by the rules after the operation.
-        let extra = self.rules.cors_fields(&call.request.head).await;
+        let extra = self.rules.cors_fields(call.request.head).await;
         call.exchange.add_fields(extra);
         self.send_answer(call, answer).await
     }
 
     async fn bucket_answer(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
         operation: &BucketOperation,
         body: Vec<u8>,
@@ -116,7 +116,7 @@ impl Objects {
 
     async fn put_document(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
         document: Document,
         body: Vec<u8>,
@@ -144,7 +144,7 @@ impl Objects {
 
     async fn create_bucket(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
         xml: &[u8],
     ) -> Result<Answer, Failure> {
@@ -182,7 +182,7 @@ impl Objects {
 
     async fn delete_bucket(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
     ) -> Result<Answer, Failure> {
         let name = bucket.as_str();
@@ -233,7 +233,7 @@ impl Objects {
     /// Changes a bucket's record, tells all backends, and answers with `status`.
     async fn change_bucket(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
         change: impl Fn(&mut Bucket),
         status: u16,
@@ -250,7 +250,7 @@ impl Objects {
     /// of the caller.
     async fn alter_bucket(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
         alter: impl Fn(Option<&Bucket>, Stamp) -> Result<Bucket, BucketRefusal>,
     ) -> Result<Bucket, S3Error> {
@@ -260,14 +260,14 @@ impl Objects {
         self.replicator.alter_bucket(bucket.as_str(), counted).await
     }
 
-    fn count_change(&self, request: &Request, bucket: &BucketName) {
+    fn count_change(&self, request: &Request<'_>, bucket: &BucketName) {
         let caller = request.meaning.caller_with_rate();
         let changes = &self.shared.changes;
         changes.add(bucket.as_str(), caller, Instant::now());
     }
 
     /// The time until the request may change the bucket; `None` if it may now, or changes none.
-    fn wait_to_change(&self, request: &Request, bucket: &BucketName) -> Option<Duration> {
+    fn wait_to_change(&self, request: &Request<'_>, bucket: &BucketName) -> Option<Duration> {
         let meaning = &request.meaning;
         if !meaning.operation.changes_bucket() || !self.node.core.cluster.is_in_etcd() {
             return None;

@@ -53,7 +53,7 @@ enum Origin {
 impl Objects {
     pub(crate) async fn copy_object(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         object: &ObjectRef,
         copy: &CopyObject,
     ) -> Result<Answer, Failure> {
@@ -91,7 +91,7 @@ impl Objects {
 
     pub(crate) async fn copy_part(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         object: &ObjectRef,
         part: &CopyPart,
     ) -> Result<Answer, Failure> {
@@ -156,7 +156,7 @@ impl Objects {
     /// last byte, if not the whole object is wanted.
     async fn open_source(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         wanted: &CopySource,
         range: Option<(u64, u64)>,
     ) -> Result<Source, S3Error> {
@@ -233,7 +233,7 @@ impl Objects {
     async fn open_at(
         &self,
         peer: &str,
-        request: &Request,
+        request: &Request<'_>,
         wanted: &CopySource,
         range: Option<(u64, u64)>,
     ) -> Result<Source, S3Error> {

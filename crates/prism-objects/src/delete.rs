@@ -46,7 +46,7 @@ impl Objects {
     /// owner, which deletes its keys of a turn in one commit.
     pub(crate) async fn delete_objects(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
         body: Vec<u8>,
     ) -> Result<Answer, Failure> {
@@ -87,7 +87,7 @@ impl Objects {
     /// Deletes some of the keys of a list, and returns the result of each.
     async fn delete_piece<'t>(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
         piece: Vec<(&'t DeleteTarget, Result<ObjectKey, S3Error>)>,
     ) -> Vec<(&'t DeleteTarget, Result<Option<String>, S3Error>)> {
@@ -106,7 +106,7 @@ impl Objects {
                     bucket: bucket.clone(),
                     key: key.clone(),
                 };
-                self.decide_deletion(&request.meaning, object, target.version.clone())?;
+                self.decide_deletion(request.meaning, object, target.version.clone())?;
                 Ok(key)
             });
             // The results below report keys without an owner.
@@ -136,7 +136,7 @@ impl Objects {
     /// Asks each owner to delete its keys. Returns the owners' answers.
     async fn delete_at_owners(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
         by_owner: BTreeMap<String, Vec<DeleteTarget>>,
     ) -> BTreeMap<String, Result<Deletions, S3Error>> {

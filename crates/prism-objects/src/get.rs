@@ -166,7 +166,7 @@ fn answer_head<'o>(
 /// Sets the fields that only some answers about an object have.
 fn describe_more(
     head: &mut ResponseHead,
-    request: &Request,
+    request: &Request<'_>,
     object: &Object,
     selection: &Selection,
 ) -> io::Result<()> {

@@ -14,7 +14,7 @@ impl Objects {
     /// The page of keys that the client asks for.
     pub(crate) async fn list_objects(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
         list: &ListObjects,
     ) -> Result<Answer, Failure> {
@@ -29,7 +29,7 @@ impl Objects {
     /// The page of versions that the client asks for.
     pub(crate) async fn list_versions(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
         list: &ListMarked,
     ) -> Result<Answer, Failure> {
@@ -47,7 +47,7 @@ impl Objects {
     /// The page of uploads that the client asks for.
     pub(crate) async fn list_uploads(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         bucket: &BucketName,
         list: &ListMarked,
     ) -> Result<Answer, Failure> {

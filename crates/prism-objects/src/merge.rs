@@ -65,7 +65,7 @@ impl Objects {
     /// The first `max` lines of all backends behind `after`.
     pub(crate) async fn merge_shares(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         after: Option<Place>,
         max: usize,
         question: impl Fn(ShareWanted) -> Question,
@@ -96,7 +96,7 @@ impl Objects {
 
     async fn merge_by_one_view(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         wanted: &ShareWanted,
         question: impl Fn(ShareWanted) -> Question,
     ) -> Result<Page, MergeError> {
@@ -154,7 +154,7 @@ impl Objects {
 
     async fn share_of(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         node: &str,
         question: &Question,
         epoch: u64,

@@ -149,7 +149,7 @@ impl Objects {
     }
 
     /// The URL of the object that the upload makes.
-    fn location(&self, request: &Request) -> String {
+    fn location(&self, request: &Request<'_>) -> String {
         let host = request.head.host().unwrap_or_default();
         let scheme = match self.node.core.config.now().tls_address() {
             Some(_) => "https",

@@ -11,7 +11,7 @@ use prism_replicas::{Node, Replicator, UnderWay, elsewhere};
 use prism_s3::auth::with_hoisted;
 use prism_s3::query::Query;
 use prism_s3::{BucketName, Code, ObjectOperation, ObjectRef, Operation, Principal, S3Error};
-use prism_service::{About, Exchange, Fault, Route, Served, Service, Subject};
+use prism_service::{About, Exchange, Fault, RequestMut, Route, Served, Service, Subject};
 
 use crate::admit::unconfirmed;
 use crate::answer::{is_ours, send_error};
@@ -48,7 +48,7 @@ impl Objects {
     }
 
     /// Checks that this node may begin to answer a request from its store.
-    pub(crate) fn may_answer(&self, request: &Request) -> Result<(), S3Error> {
+    pub(crate) fn may_answer(&self, request: &Request<'_>) -> Result<(), S3Error> {
         let operation = &request.meaning.operation;
         self.node.check_lease(request.meaning.lease_term)?;
         // To rank the owners of a key takes a part of the time of a short answer.
@@ -60,10 +60,34 @@ impl Objects {
         }
     }
 
+    /// Understands a request for an object that a server has named. One without a signature is made
+    /// with the rights of `access_key`. Nobody has admitted it.
+    ///
+    /// # Errors
+    /// As [`Service::understand`].
+    pub fn understand_redirected(
+        &self,
+        head: &mut RequestHead,
+        access_key: Option<&str>,
+    ) -> Result<Meaning, S3Error> {
+        let meaning = self.understand(head, None)?;
+        let (Principal::Anonymous, Some(access_key)) = (&meaning.principal, access_key) else {
+            return Ok(meaning);
+        };
+        if let Some(doubt) = self.doubt() {
+            return Err(doubt);
+        }
+        Ok(Meaning {
+            rights: self.shared.auth.rights_of(access_key),
+            principal: Principal::AccessKey(access_key.to_owned()),
+            ..meaning
+        })
+    }
+
     /// Passes `result` on if this node was allowed to serve since it read the request.
     pub(crate) fn if_still<T>(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         result: Result<T, S3Error>,
     ) -> Result<T, S3Error> {
         let term = request.meaning.lease_term;
@@ -133,16 +157,16 @@ impl Service for Objects {
         })
     }
 
-    async fn admit(&self, request: &mut Request) -> Result<(), S3Error> {
-        self.confirm(request).await?;
+    async fn admit(&self, request: RequestMut<'_, Meaning>) -> Result<(), S3Error> {
+        self.confirm_caller(request.meaning).await?;
         match request.client {
-            Some(client) => self.admit_client(&mut request.meaning, client).await,
+            Some(client) => self.admit_client(request.meaning, client).await,
             None => Ok(()),
         }
     }
 
-    async fn confirm(&self, request: &mut Request) -> Result<(), S3Error> {
-        self.confirm_caller(&mut request.meaning).await
+    async fn confirm(&self, request: RequestMut<'_, Meaning>) -> Result<(), S3Error> {
+        self.confirm_caller(request.meaning).await
     }
 
     fn refuses_for_itself(&self) -> bool {
@@ -224,7 +248,7 @@ impl Service for Objects {
     async fn serve(
         &self,
         exchange: &mut impl Exchange,
-        request: &Request,
+        request: Request<'_>,
     ) -> io::Result<Served<S3Error>> {
         let concerns_all = route::concerns_all(&request.meaning.operation);
         if !concerns_all && !request.is_relayed {
@@ -232,8 +256,9 @@ impl Service for Objects {
         }
         // An operation that concerns all backends may change the rules, and looks them up itself.
         if !concerns_all {
-            exchange.add_fields(self.rules.cors_fields(&request.head).await);
+            exchange.add_fields(self.rules.cors_fields(request.head).await);
         }
+        let request = &request;
         let mut call = Call { exchange, request };
         self.answer_here(&mut call).await?;
         Ok(Served::Answered)
@@ -247,7 +272,7 @@ impl Service for Objects {
         self.rules.cors_fields(head).await
     }
 
-    fn error_for(&self, fault: Fault) -> S3Error {
+    fn error_for(&self, fault: Fault, _: Option<&Meaning>) -> S3Error {
         match fault {
             Fault::Head(error) => error.into(),
             Fault::Body(error) => error.into(),
@@ -255,6 +280,8 @@ impl Service for Objects {
             Fault::Elsewhere => elsewhere(),
             Fault::OutOfReach => Code::ServiceUnavailable.into(),
             Fault::Differs => prism_replicas::differs(),
+            // No object redirects a request.
+            Fault::RedirectLoop => Code::InternalError.into(),
             Fault::AmbiguousPath => Code::InvalidURI.with_message(
                 "The path can be read in two ways: it has an escaped slash, a backslash, `..;` or \
                  a malformed escape, or leads above the root.",

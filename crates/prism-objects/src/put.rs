@@ -40,7 +40,7 @@ impl Objects {
     /// Begins an object.
     pub(crate) async fn begin_put(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         object: &ObjectRef,
         put: &PutObject,
     ) -> Result<Pipe, S3Error> {
@@ -87,7 +87,7 @@ impl Objects {
     /// Begins a part of an upload.
     pub(crate) async fn begin_put_part(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         object: &ObjectRef,
         part: &UploadPart,
     ) -> Result<Pipe, S3Error> {

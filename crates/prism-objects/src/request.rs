@@ -45,10 +45,10 @@ pub(crate) enum Standing {
 }
 
 /// One request of the object store.
-pub type Request = prism_service::Request<Meaning>;
+pub type Request<'r> = prism_service::RequestRef<'r, Meaning>;
 
 /// A request under way: its exchange, and the facts that its answer depends on.
 pub(crate) struct Call<'c, X> {
     pub(crate) exchange: &'c mut X,
-    pub(crate) request: &'c Request,
+    pub(crate) request: &'c Request<'c>,
 }

@@ -23,7 +23,7 @@ impl Objects {
         }
         if let Operation::Preflight = operation {
             call.exchange.skip_body().await;
-            let answer = self.shared.preflight(&call.request.head);
+            let answer = self.shared.preflight(call.request.head);
             return self.send_answer(call, answer.map_err(Failure::from)).await;
         }
         if let Operation::Bucket(bucket, operation) = operation {
@@ -112,7 +112,7 @@ impl Objects {
     }
 
     /// This node's store, if it may answer the request and is current.
-    pub(crate) async fn current_store(&self, request: &Request) -> Result<&Store, S3Error> {
+    pub(crate) async fn current_store(&self, request: &Request<'_>) -> Result<&Store, S3Error> {
         let operation = &request.meaning.operation;
         let store = self.node.store.as_ref().ok_or(Code::ServiceUnavailable)?;
         self.may_answer(request)?;

@@ -3,7 +3,7 @@
 use crate::wire::{DecodeError, Put, Reader};
 
 /// Most bytes of the entries of a request.
-pub(crate) const MAX_ENTRIES_BYTES: usize = 2 << 10;
+pub(crate) const MAX_ENTRIES_BYTES: usize = 3 << 10;
 
 /// Appends one entry.
 pub(crate) fn put_entry(out: &mut Vec<u8>, kind: u8, put: impl FnOnce(&mut Vec<u8>)) {

@@ -13,12 +13,18 @@ use std::net::SocketAddr;
 use crate::entries::{put_entry, put_sized, read_entries};
 use crate::wire::{DecodeError, Put, Reader};
 
+mod draft;
+
+pub(crate) use self::draft::Draft;
+
 /// Version of the list of entries.
 pub const VERSION: u8 = 4;
 /// Version of the fixed layout.
 pub const FORMER_VERSION: u8 = 3;
 /// Most bytes of an access key, and of an upstream's name.
 pub const MAX_NAME_BYTES: usize = 255;
+/// Most bytes of the header fields that an internal redirect gives the answer.
+pub const MAX_FIELDS_BYTES: usize = 2 << 10;
 
 /// Types of entries, which come in ascending order. A receiver refuses an unknown one below 128,
 /// and skips one above those that it knows.
@@ -34,6 +40,7 @@ mod kind {
     pub(super) const LINEAGE: u8 = 128;
     pub(super) const RETRIES: u8 = 129;
     pub(super) const HIDES_MISSING: u8 = 130;
+    pub(super) const REDIRECT: u8 = 131;
 }
 
 const NOT_TRACED: u8 = 0;
@@ -57,7 +64,7 @@ pub enum Form {
     #[default]
     Entries,
     /// The fixed layout of the former release. It leaves out the upstream, the client, the lineage,
-    /// the retries and whether a missing object is hidden.
+    /// the retries, whether a missing object is hidden, and redirects.
     Former,
 }
 
@@ -87,6 +94,18 @@ pub struct Facts {
     pub retries: u8,
     /// Whether a missing object is hidden from the caller; false from a former release.
     pub hides_missing: bool,
+    /// The internal redirects that have led to the request; `None` for one that a client has sent.
+    pub redirect: Option<RedirectFacts>,
+}
+
+/// Internal redirects of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RedirectFacts {
+    /// Their number.
+    pub steps: u8,
+    /// The header fields that the client gets in the place of the resource's own, as lines that end
+    /// with CRLF: at most [`MAX_FIELDS_BYTES`].
+    pub fields: Vec<u8>,
 }
 
 /// A change of the cluster's contents in etcd.
@@ -204,6 +223,7 @@ impl Facts {
             lineage: None,
             retries: 0,
             hides_missing: false,
+            redirect: None,
         }
     }
 
@@ -285,6 +305,12 @@ impl Facts {
         }
         if self.hides_missing {
             put_entry(out, kind::HIDES_MISSING, |_| {});
+        }
+        if let Some(redirect) = &self.redirect {
+            put_entry(out, kind::REDIRECT, |out| {
+                out.put(&[redirect.steps]);
+                out.put(&redirect.fields);
+            });
         }
     }
 
@@ -373,106 +399,6 @@ fn read_seed(r: &mut Reader<'_>) -> Result<Seed, DecodeError> {
         signature: r.array("signature")?,
         time_s: r.u64("time of the signature")?,
     })
-}
-
-/// Facts of which some entries were read.
-#[derive(Default)]
-pub(crate) struct Draft {
-    request_id: Option<u64>,
-    trace: Option<TraceId>,
-    caller: Option<Caller>,
-    body: Option<Body>,
-    progress: Progress,
-    upstream: Option<String>,
-    client: Option<ClientFacts>,
-    lineage: Option<LineageFacts>,
-    retries: u8,
-    hides_missing: bool,
-}
-
-impl Draft {
-    /// Takes an entry. An entry that nobody knows is refused, unless it may be skipped.
-    pub(crate) fn take(&mut self, kind: u8, value: &[u8]) -> Result<(), DecodeError> {
-        if kind > kind::HIDES_MISSING {
-            return Ok(());
-        }
-        let mut r = Reader::new(value);
-        self.read(kind, &mut r)?;
-        r.finish()
-    }
-
-    fn read(&mut self, kind: u8, r: &mut Reader<'_>) -> Result<(), DecodeError> {
-        match kind {
-            kind::REQUEST => self.request_id = Some(r.u64("identifier of the request")?),
-            kind::TRACE => self.trace = Some(read_trace(r)?),
-            kind::CALLER => {
-                self.caller = Some(match read_name(r, "access key")? {
-                    "" => Caller::Anonymous,
-                    key => Caller::AccessKey(key.to_owned()),
-                });
-            }
-            kind::SHA256 => self.body = Some(Body::Sha256(r.array("SHA-256")?)),
-            kind::CHUNKS if self.body.is_none() => {
-                self.body = Some(Body::Chunks {
-                    trailer: r.bool("trailer")?,
-                    seed: match r.remaining() {
-                        0 => None,
-                        _ => Some(read_seed(r)?),
-                    },
-                });
-            }
-            kind::PROGRESS => {
-                self.progress = match r.u8("progress")? {
-                    1 => Progress::MovedOn,
-                    2 => Progress::AnswerWaits,
-                    _ => return Err(DecodeError::Invalid("progress")),
-                };
-            }
-            kind::UPSTREAM => match read_name(r, "name of the upstream")? {
-                "" => return Err(DecodeError::Invalid("name of the upstream")),
-                name => self.upstream = Some(name.to_owned()),
-            },
-            kind::CLIENT => self.client = Some(ClientFacts::read(r)?),
-            kind::LINEAGE => {
-                self.lineage = Some(LineageFacts {
-                    count: r.u64("number of changes")?,
-                    id: r.u64("identifier of a change")?,
-                });
-            }
-            kind::RETRIES => self.retries = r.u8("retries")?,
-            kind::HIDES_MISSING => self.hides_missing = true,
-            _ => return Err(DecodeError::Invalid("type of an entry")),
-        }
-        Ok(())
-    }
-
-    /// The facts.
-    pub(crate) fn facts(self) -> Result<Facts, DecodeError> {
-        let missing = DecodeError::Truncated;
-        Ok(Facts {
-            request_id: self
-                .request_id
-                .ok_or(missing("identifier of the request"))?,
-            trace: self.trace,
-            caller: self.caller.ok_or(missing("caller"))?,
-            body: self.body.unwrap_or(Body::Unsaid),
-            progress: self.progress,
-            upstream: self.upstream,
-            client: self.client,
-            lineage: self.lineage,
-            retries: self.retries,
-            hides_missing: self.hides_missing,
-        })
-    }
-}
-
-/// Takes the rest as a text of at most 255 bytes.
-fn read_name<'r>(r: &mut Reader<'r>, field: &'static str) -> Result<&'r str, DecodeError> {
-    let len = r.remaining();
-    if len > MAX_NAME_BYTES {
-        return Err(DecodeError::TooLong(field));
-    }
-    std::str::from_utf8(r.bytes(len, field)?).map_err(|_| DecodeError::Invalid(field))
 }
 
 #[cfg(test)]

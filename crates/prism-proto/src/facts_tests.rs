@@ -51,6 +51,10 @@ pub(crate) fn every_form(form: Form) -> Vec<Facts> {
                         }),
                         retries: 3,
                         hides_missing: true,
+                        redirect: Some(RedirectFacts {
+                            steps: 5,
+                            fields: b"A: b\r\n".to_vec(),
+                        }),
                         ..first
                     });
                 }
@@ -94,7 +98,7 @@ fn list(entries: &[(u8, &[u8])]) -> Vec<u8> {
 fn a_later_release_may_add_entries_that_are_skipped_and_no_others() {
     let (request, caller) = ((1, &[0; 8][..]), (3, &b"key"[..]));
     let facts = Facts::decode(&list(&[request, caller])).unwrap();
-    let skipped = list(&[request, caller, (131, b"x"), (255, b"")]);
+    let skipped = list(&[request, caller, (132, b"x"), (255, b"")]);
     assert_eq!(Facts::decode(&skipped), Ok(facts));
     for refused in [
         &[request, caller, (9, b"x")][..],
@@ -102,6 +106,8 @@ fn a_later_release_may_add_entries_that_are_skipped_and_no_others() {
         &[request, caller, (128, b"x")],
         &[request, caller, (129, b"")],
         &[request, caller, (130, b"x")],
+        &[request, caller, (131, b"")],
+        &[request, caller, (131, &[0; MAX_FIELDS_BYTES + 2])],
         // Twice, and out of order.
         &[request, request, caller],
         &[caller, request],
@@ -119,6 +125,22 @@ fn a_later_release_may_add_entries_that_are_skipped_and_no_others() {
         Facts::decode(&long),
         Err(DecodeError::TooLong("length of the entries"))
     );
+}
+
+#[test]
+fn the_longest_facts_fit_into_a_list_and_into_a_context() {
+    let longest = every_form(Form::Entries).into_iter().map(|facts| Facts {
+        redirect: Some(RedirectFacts {
+            steps: u8::MAX,
+            fields: vec![b'x'; MAX_FIELDS_BYTES],
+        }),
+        ..facts
+    });
+    for facts in longest {
+        let bytes = facts.encode(Form::Entries);
+        assert!(bytes.len() <= crate::node::MAX_CONTEXT_BYTES);
+        assert_eq!(Facts::decode(&bytes), Ok(facts));
+    }
 }
 
 #[test]

@@ -31,6 +31,11 @@ pub const ANSWER_FIELD: &str = "Prism-Answer";
 pub const ANSWER_PARKED: &str = "parked";
 /// With [`HAND_OVER`]: this node cannot answer now, and the request may go to another one.
 pub const ANSWER_ELSEWHERE: &str = "elsewhere";
+/// With [`HAND_OVER`]: the server's answer is an internal redirect, which the node with the
+/// connection of the client follows. The other fields are those of that answer.
+pub const ANSWER_REDIRECT: &str = "redirect";
+/// With [`ANSWER_REDIRECT`]: the status of the server's answer.
+pub const STATUS_FIELD: &str = "Prism-Status";
 /// The status [`HAND_OVER`] is that of a server behind the service, and is for the client.
 pub const ANSWER_FINAL: &str = "final";
 /// With [`ANSWER_ELSEWHERE`]: [`Facts::retries`] of the request now.

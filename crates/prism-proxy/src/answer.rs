@@ -15,6 +15,10 @@ use crate::forward::{Fault, Forward, Progress};
 
 /// The longest wait for the end of an answer of unknown length that may be short.
 const SHORT_WAIT: Duration = Duration::from_millis(10);
+/// The longest answer that is read to its end to be dropped.
+const MAX_DROPPED_BYTES: u64 = 64 << 10;
+/// The longest wait for its end.
+const DROP_WAIT: Duration = Duration::from_secs(1);
 /// If less of a body is left, it is copied: a pipe would cost more.
 const SPLICE_BYTES: u64 = 32 << 10;
 
@@ -97,6 +101,42 @@ impl Passed {
     };
 }
 
+/// The body of an answer that nobody gets. It is read, so that the other side's connection may have
+/// another request.
+#[derive(Debug)]
+pub struct DroppedBody {
+    reader: BodyReader,
+    server_stays: bool,
+    idle_for: Option<Duration>,
+}
+
+impl DroppedBody {
+    /// Reads past what has come. Returns the outcome, if no more has to come.
+    pub fn read_past(&mut self, server: &mut impl ServerStream) -> Option<Passed> {
+        if !self.server_stays || take_body(server, &mut self.reader, |_| {}).is_err() {
+            return Some(Passed::LAST);
+        }
+        self.reader.is_done().then_some(Passed {
+            is_reusable: true,
+            idle_for: self.idle_for,
+        })
+    }
+
+    /// Reads to the end, if that comes soon.
+    pub async fn read_to_end(mut self, server: &mut impl ServerStream) -> Passed {
+        let deadline = tokio::time::Instant::now() + DROP_WAIT;
+        loop {
+            if let Some(passed) = self.read_past(server) {
+                return passed;
+            }
+            let filled = tokio::time::timeout_at(deadline, server.fill()).await;
+            if !matches!(filled, Ok(Ok(1..))) {
+                return Passed::LAST;
+            }
+        }
+    }
+}
+
 impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
     /// Whether the body of an answer whose head has come has at most `max_bytes`. An answer of
     /// unknown length is short if it ends at once.
@@ -131,6 +171,18 @@ impl<X: Exchange, S: ServerStream> Forward<'_, X, S> {
                 Ok(Err(error)) => return Err(Fault::malformed(error)),
                 Err(_) => return Ok(false),
             }
+        }
+    }
+
+    /// Ends the exchange with an answer that the client does not get, behind its head.
+    pub fn drop_answer(&self, answer: &Answer) -> DroppedBody {
+        let is_short = answer
+            .declared_bytes()
+            .is_none_or(|bytes| bytes <= MAX_DROPPED_BYTES);
+        DroppedBody {
+            reader: BodyReader::new(answer.framing, MAX_DROPPED_BYTES),
+            server_stays: answer.server_stays && is_short && self.is_request_sent(),
+            idle_for: answer.idle_for,
         }
     }
 

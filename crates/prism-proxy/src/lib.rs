@@ -22,7 +22,7 @@ mod forward;
 mod pump;
 mod tunnel;
 
-pub use answer::{Answer, Passed};
+pub use answer::{Answer, DroppedBody, Passed};
 pub use at_work::AtWork;
 pub use connection::ServerStream;
 pub use forward::{AnswerHead, Failure, Fault, Forward, Outgoing};

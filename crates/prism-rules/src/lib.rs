@@ -16,6 +16,6 @@ mod pattern;
 mod template;
 
 pub use matcher::{Conditions, Fit, Matcher};
-pub use paths::{AmbiguousPath, RequestPath};
+pub use paths::{AmbiguousPath, RequestPath, is_settled};
 pub use pattern::{HostPattern, MAX_PATTERN_BYTES, PathPattern, PatternError};
 pub use template::{Template, Variable, fill_field};

@@ -89,7 +89,8 @@ pub(crate) fn has_plain_segments(path: &str) -> bool {
 }
 
 /// Whether a path can be read in one way only, and is in plain form but for escapes.
-pub(crate) fn is_settled(path: &str) -> bool {
+#[must_use]
+pub fn is_settled(path: &str) -> bool {
     let decoded = decode(path.as_bytes(), false);
     plain(path, false).is_ok_and(|plain| decoded.is_ok_and(|decoded| *plain == *decoded))
 }

@@ -37,6 +37,8 @@ pub(super) fn request<'t>(
         ended_by: Some(EndedBy::Client),
         server: Some(([127, 0, 0, 1], 9000).into()),
         retries: 2,
+        redirects: 1,
+        is_redirect: false,
         bytes_in: 0,
         bytes_out: 7,
         first_byte: None,

@@ -12,6 +12,8 @@ prism_handoff::counters! {
     malformed: counter "requests_malformed", "Requests refused for their form.";
     unauthenticated: counter "requests_unauthenticated", "Requests refused for a wrong or missing signature.";
     failed: counter "requests_failed", "Requests that ended with an answer of 500 or above.";
+    redirects: counter "redirects_followed", "Answers of servers that were internal redirects, and that this node has followed.";
+    redirected_bytes: counter "redirects_sent_bytes", "Bytes of the bodies of answers that redirects have led to, which no redirecting server has sent.";
     prepared: counter "changes_prepared", "Changes prepared for other nodes, the primaries of their keys.";
     bytes_out: counter "object_sent_bytes", "Object bytes sent directly to clients.";
     bytes_in: counter "object_received_bytes", "Object bytes received directly from clients.";

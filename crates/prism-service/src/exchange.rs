@@ -49,6 +49,8 @@ pub struct AnswerRecord {
     pub peer: Option<Box<str>>,
     /// How often a server has got the request and has given no answer, at other nodes too.
     pub retries: u8,
+    /// The internal redirects that have led to the request.
+    pub redirects: u8,
     /// The server of this node that the request went to last.
     pub server: Option<SocketAddr>,
     /// The side that ended it early; `None` for a whole answer.
@@ -137,6 +139,10 @@ pub trait Exchange: BodySource {
 
     /// Whether [`Self::add_fields`] has added some.
     fn has_fields(&self) -> bool;
+
+    /// Gives the answer these header fields in the place of its own of the same names. Of an answer
+    /// that is no resource only cookies are replaced.
+    fn replace_fields(&mut self, fields: Option<Headers>);
 
     /// Ends the connection with the answer.
     fn close_after(&mut self);

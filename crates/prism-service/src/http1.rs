@@ -30,6 +30,8 @@ pub struct Http1<'c, I> {
     /// Whether the connection may live on.
     keep_alive: bool,
     fields: Option<Headers>,
+    /// Fields in the place of those of the answer's own head.
+    replaced: Option<Headers>,
     queue: Unread,
     /// Bytes were written that leave with the next ones.
     has_unflushed: bool,
@@ -82,6 +84,7 @@ impl<'c, I: Io> Http1<'c, I> {
             date: parts.date,
             keep_alive: false,
             fields: None,
+            replaced: None,
             queue,
             has_unflushed: false,
             framing: ResponseFraming::None,
@@ -94,6 +97,11 @@ impl<'c, I: Io> Http1<'c, I> {
     /// Whether an answer has begun that the end of the connection would end, and has not ended.
     pub fn is_cut(&self) -> bool {
         self.framing == ResponseFraming::UntilClose && !self.has_ended
+    }
+
+    /// Bytes of the request's head that the connection still holds.
+    pub fn head_bytes(&self) -> usize {
+        self.head_bytes
     }
 
     /// The record of the answer, and the buffer.

@@ -125,6 +125,10 @@ pub struct Answered<'r> {
     pub server: Option<SocketAddr>,
     /// How often a server has got the request and has given no answer.
     pub retries: u8,
+    /// The internal redirects that have led to the request.
+    pub redirects: u8,
+    /// Whether the answer was an internal redirect itself, and not for the client.
+    pub is_redirect: bool,
     /// Bytes of the request's body that were read.
     pub bytes_in: u64,
     /// Bytes of the answer's body that were given.
@@ -144,6 +148,9 @@ pub struct Answered<'r> {
     /// Whether the client speaks TLS.
     pub is_tls: bool,
 }
+
+/// The way of an answer that its client does not get.
+pub(crate) const REDIRECTED: &str = "redirected";
 
 impl Answered<'_> {
     fn record_in(&self, audit: &AuditLog) {
@@ -171,7 +178,11 @@ impl Answered<'_> {
 
     /// The way of the answer.
     pub(crate) const fn path(&self) -> &'static str {
-        if self.is_relayed { "relayed" } else { "direct" }
+        match (self.is_redirect, self.is_relayed) {
+            (true, _) => REDIRECTED,
+            (false, true) => "relayed",
+            (false, false) => "direct",
+        }
     }
 }
 
@@ -280,6 +291,11 @@ impl RequestsOfThread {
     /// Whether the access log is on.
     pub fn are_logged(&self) -> bool {
         self.all.log.is_on()
+    }
+
+    /// Logs an answer that was an internal redirect. Its request is answered later.
+    pub fn log_redirect(&self, answered: &Answered<'_>) {
+        self.log.write(answered);
     }
 
     /// Adds a request.

@@ -14,7 +14,8 @@ use prism_http::{
 };
 use prism_proto::facts::{Facts, Form};
 use prism_proto::relay::{
-    ANSWER_ELSEWHERE, ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER, Preamble,
+    ANSWER_ELSEWHERE, ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, ANSWER_REDIRECT, HAND_OVER,
+    Preamble, STATUS_FIELD,
 };
 
 use crate::Io;
@@ -49,6 +50,10 @@ pub enum RelayError {
     /// is unchanged, except for bytes that were read of a body.
     #[error("the node is not one that answers this")]
     Elsewhere,
+    /// The server's answer is an internal redirect: its status, and the fields that say where to.
+    /// The client's connection is unchanged, except for bytes that were read of a body.
+    #[error("the answer is an internal redirect")]
+    Redirected(Box<ResponseHead>),
     /// The client's connection broke, or the answer did in its middle. The connection cannot go
     /// on.
     #[error("the connection broke: {0}")]
@@ -114,6 +119,7 @@ impl PeerRequest<'_> {
             (HAND_OVER, Some(ANSWER_FINAL), _) => None,
             (HAND_OVER, Some(ANSWER_PARKED), _) => Some(RelayError::Parked),
             (HAND_OVER, Some(ANSWER_ELSEWHERE), _) => Some(RelayError::Elsewhere),
+            (HAND_OVER, Some(ANSWER_REDIRECT), _) => Some(RelayError::Redirected(redirect(answer))),
             (HAND_OVER, _, Some(_)) => Some(RelayError::TooLong),
             (HAND_OVER, _, None) => Some(RelayError::Elsewhere),
             _ => None,
@@ -128,6 +134,15 @@ impl PeerRequest<'_> {
             _ => false,
         }
     }
+}
+
+/// The answer of a server in that of a node which asks to follow it.
+fn redirect(answer: &ResponseHead) -> Box<ResponseHead> {
+    let status = answer.headers().get_str(STATUS_FIELD);
+    let status = status.and_then(|status| status.parse().ok());
+    let mut head = ResponseHead::new(status.unwrap_or_default());
+    *head.headers_mut() = answer.headers().clone();
+    Box::new(head)
 }
 
 /// One thread's streams to other nodes.

@@ -1,9 +1,9 @@
-//! One request.
+//! One request, as the gateway has it and as a service sees it.
 
-use prism_http::RequestHead;
+use prism_http::{Headers, RequestHead};
 use prism_proto::relay::Preamble;
 
-use crate::{Remote, Span};
+use crate::{Redirection, Remote, Span};
 
 /// A request whose head the service has understood.
 pub struct Request<M> {
@@ -26,8 +26,69 @@ pub struct Request<M> {
     pub decided_in: Option<u64>,
     /// How often a server has got it and has given no answer, before the present exchange.
     pub retries: u8,
+    /// The internal redirects that have led to it.
+    pub redirection: Redirection,
     /// The meaning that the service has found.
     pub meaning: M,
+}
+
+/// A request as the service sees it that answers it.
+pub struct RequestRef<'r, M> {
+    /// See [`Request::head`].
+    pub head: &'r RequestHead,
+    /// See [`Request::id`].
+    pub id: u64,
+    /// See [`Request::client`].
+    pub client: Option<Remote>,
+    /// See [`Request::is_relayed`].
+    pub is_relayed: bool,
+    /// See [`Request::is_for_node`].
+    pub is_for_node: bool,
+    /// See [`Request::max_answer_bytes`].
+    pub max_answer_bytes: Option<u32>,
+    /// See [`Request::decided_in`].
+    pub decided_in: Option<u64>,
+    /// See [`Request::meaning`].
+    pub meaning: &'r M,
+}
+
+/// A request as the service sees it that decides about it.
+pub struct RequestMut<'r, M> {
+    /// See [`Request::head`].
+    pub head: &'r mut RequestHead,
+    /// See [`Request::id`].
+    pub id: u64,
+    /// See [`Request::client`].
+    pub client: Option<Remote>,
+    /// See [`Request::is_relayed`].
+    pub is_relayed: bool,
+    /// See [`Request::meaning`].
+    pub meaning: &'r mut M,
+}
+
+impl<M> Clone for RequestRef<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for RequestRef<'_, M> {}
+
+impl<'r, M> RequestRef<'r, M> {
+    /// The same request with a part of its meaning.
+    #[must_use]
+    pub fn with<P>(self, meaning: &'r P) -> RequestRef<'r, P> {
+        RequestRef {
+            head: self.head,
+            id: self.id,
+            client: self.client,
+            is_relayed: self.is_relayed,
+            is_for_node: self.is_for_node,
+            max_answer_bytes: self.max_answer_bytes,
+            decided_in: self.decided_in,
+            meaning,
+        }
+    }
 }
 
 impl<M> Request<M> {
@@ -43,6 +104,7 @@ impl<M> Request<M> {
             max_answer_bytes: None,
             decided_in: None,
             retries: 0,
+            redirection: Redirection::default(),
             meaning,
         }
     }
@@ -59,6 +121,7 @@ impl<M> Request<M> {
             max_answer_bytes: preamble.most_bytes,
             decided_in: None,
             retries: preamble.facts.retries,
+            redirection: Redirection::of(&preamble.facts),
             meaning,
         }
     }
@@ -67,5 +130,35 @@ impl<M> Request<M> {
     #[must_use]
     pub fn traced(self, span: Option<Span>) -> Self {
         Self { span, ..self }
+    }
+
+    /// The request as the service sees it that answers it.
+    pub fn view(&self) -> RequestRef<'_, M> {
+        RequestRef {
+            head: &self.head,
+            id: self.id,
+            client: self.client,
+            is_relayed: self.is_relayed,
+            is_for_node: self.is_for_node,
+            max_answer_bytes: self.max_answer_bytes,
+            decided_in: self.decided_in,
+            meaning: &self.meaning,
+        }
+    }
+
+    /// The request as the service sees it that decides about it.
+    pub fn view_mut(&mut self) -> RequestMut<'_, M> {
+        RequestMut {
+            head: &mut self.head,
+            id: self.id,
+            client: self.client,
+            is_relayed: self.is_relayed,
+            meaning: &mut self.meaning,
+        }
+    }
+
+    /// The header fields that its answer gets in the place of its own.
+    pub fn replaced_fields(&self) -> Option<Headers> {
+        self.redirection.fields()
     }
 }

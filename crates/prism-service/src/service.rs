@@ -2,11 +2,12 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
-use prism_http::{BodyError, HeadError, Headers, Limits, RequestHead};
+use prism_http::{BodyError, HeadError, Headers, Limits, RequestHead, ResponseHead};
 use prism_proto::facts::{ClientFacts, Facts};
 
-use crate::{About, Exchange, Request};
+use crate::{About, Exchange, Redirected, RequestMut, RequestRef};
 
 /// Which nodes answer a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub enum Fault {
     Differs,
     /// The path can be read in two ways, and a rule of the configuration is for some paths only.
     AmbiguousPath,
+    /// Servers' answers redirect the request again and again.
+    RedirectLoop,
 }
 
 /// The object that a GET reads, for the forecast of its answer's length.
@@ -59,6 +62,9 @@ pub enum Served<E> {
     /// Nothing of it was carried out or read, and no byte of an answer was sent. Another node may
     /// answer it; if there is none, the client gets this error.
     Elsewhere(E),
+    /// It was carried out, its body was read, and no byte of an answer was sent. The client gets
+    /// the resource that this answer of a server names.
+    Redirected(Box<ResponseHead>),
 }
 
 /// Answers the requests that other nodes send on their own behalf.
@@ -74,6 +80,20 @@ pub trait NodeRequests: 'static {
         peer: &str,
         facts: &Facts,
     ) -> io::Result<()>;
+}
+
+impl<T: NodeRequests> NodeRequests for Rc<T> {
+    const HEADER_BYTES: u64 = T::HEADER_BYTES;
+
+    async fn serve_node(
+        &self,
+        exchange: &mut impl Exchange,
+        head: &RequestHead,
+        peer: &str,
+        facts: &Facts,
+    ) -> io::Result<()> {
+        T::serve_node(self, exchange, head, peer, facts).await
+    }
 }
 
 /// The client's connection that a request came on.
@@ -147,14 +167,14 @@ pub trait Service: 'static {
     ///
     /// # Errors
     /// The request is forbidden, or the nodes that know are out of reach.
-    async fn admit(&self, request: &mut Request<Self::Meaning>) -> Result<(), Self::Error>;
+    async fn admit(&self, request: RequestMut<'_, Self::Meaning>) -> Result<(), Self::Error>;
 
     /// Confirms the caller of a request that another node has admitted and relayed here, if this
     /// node does not know the caller.
     ///
     /// # Errors
     /// The caller exists no more, or nobody can tell.
-    async fn confirm(&self, _request: &mut Request<Self::Meaning>) -> Result<(), Self::Error> {
+    async fn confirm(&self, _request: RequestMut<'_, Self::Meaning>) -> Result<(), Self::Error> {
         Ok(())
     }
 
@@ -206,8 +226,20 @@ pub trait Service: 'static {
     async fn serve(
         &self,
         exchange: &mut impl Exchange,
-        request: &Request<Self::Meaning>,
+        request: RequestRef<'_, Self::Meaning>,
     ) -> io::Result<Served<Self::Error>>;
+
+    /// The request that takes the place of one that a server has redirected.
+    ///
+    /// # Errors
+    /// The server's answer names no resource that it may name.
+    fn redirected(
+        &self,
+        _request: RequestRef<'_, Self::Meaning>,
+        _answer: &ResponseHead,
+    ) -> Result<Redirected<Self::Meaning>, Self::Error> {
+        Err(self.error_for(Fault::OutOfReach, None))
+    }
 
     /// The part that answers other nodes' own requests.
     fn nodes(&self) -> &Self::Nodes;
@@ -215,8 +247,9 @@ pub trait Service: 'static {
     /// Header fields of every answer to a request, errors included.
     async fn extra_fields(&self, head: &RequestHead) -> Option<Headers>;
 
-    /// The service's error for a fault that the gateway has found.
-    fn error_for(&self, fault: Fault) -> Self::Error;
+    /// The service's error for a fault that the gateway has found. `meaning`: that of the request,
+    /// if it was understood.
+    fn error_for(&self, fault: Fault, meaning: Option<&Self::Meaning>) -> Self::Error;
 
     /// The status code of an error, and whether the fault is this system's own.
     fn status_of(&self, error: &Self::Error) -> (u16, bool);

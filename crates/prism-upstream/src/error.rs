@@ -2,6 +2,8 @@
 
 use prism_http::{BodyError, HeadError};
 
+use crate::redirect::RedirectFault;
+
 /// The reason why a request has no answer of an upstream.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say all")]
@@ -44,6 +46,12 @@ pub enum Error {
     Lost,
     #[error("this node has another configuration than most nodes")]
     Differs,
+    /// The server's answer is an internal redirect that is not followed.
+    #[error("the server's answer names a resource that the client cannot get: {0}")]
+    Redirect(#[from] RedirectFault),
+    /// Internal redirects lead on and on.
+    #[error("the servers' answers name other resources again and again")]
+    RedirectLoop,
 }
 
 impl Error {
@@ -57,6 +65,7 @@ impl Error {
             Self::BodyTooLong => 413,
             Self::NoUpstream => 404,
             Self::NotConnected | Self::Ended | Self::Malformed | Self::Lost => 502,
+            Self::Redirect(_) | Self::RedirectLoop => 502,
             Self::OutOfReach | Self::Differs => 503,
             Self::ConnectTimedOut | Self::Silent => 504,
         }
@@ -79,6 +88,8 @@ impl Error {
             Self::Silent => "AnswerTimeout",
             Self::Lost => "LostAnswer",
             Self::Differs => "ConfigurationDiffers",
+            Self::Redirect(_) => "BadRedirect",
+            Self::RedirectLoop => "RedirectLoop",
         }
     }
 }

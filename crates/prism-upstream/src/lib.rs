@@ -13,6 +13,7 @@
 //! | which servers have operators taken down? | `duty.rs`; the way of a command: `assign.rs` |
 //! | may a request be sent again? | `retry.rs` |
 //! | how does a server learn of the client? | `forwarded.rs`, `proxy_header.rs` |
+//! | which resource does a server's answer name? | `redirect.rs` |
 //! | which servers' connections are for one client only? | `private.rs` |
 //! | where does an answer wait for its connection? | `park.rs` |
 //!
@@ -34,6 +35,7 @@ mod passing;
 mod pool;
 mod private;
 mod proxy_header;
+mod redirect;
 mod reports;
 mod retry;
 mod server;
@@ -44,6 +46,7 @@ pub use assign::Place;
 pub use duty::Duty;
 pub use error::Error;
 pub use figures::ServerState;
+pub use redirect::{Destination, RedirectFault};
 pub use reports::keep_tasks;
 pub use service::{Meaning, Upstreams};
 pub use shared::Shared;

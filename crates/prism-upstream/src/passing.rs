@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use prism_config::seconds;
 use prism_http::{BodyFraming, Headers, RequestHead, ResponseHead};
 use prism_proto::relay::{ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER};
-use prism_proxy::{Answer, AnswerHead, Failure, Fault, Forward, Outgoing, Passed, SWITCHING};
+use prism_proxy::{
+    Answer, AnswerHead, DroppedBody, Failure, Fault, Forward, Outgoing, Passed, SWITCHING,
+};
 use prism_service::{
-    BodyFailure, Exchange, NodeRequests, Request, Served, Service, request_id_text, send,
+    BodyFailure, Exchange, NodeRequests, RequestRef, Served, Service, request_id_text, send,
 };
 
 use crate::error::Error;
@@ -18,9 +20,12 @@ use crate::park::{Lease, Parked};
 use crate::pool::UnderWay;
 use crate::private::{self, Own, Sharing};
 use crate::proxy_header::of_client;
+use crate::redirect::is_redirect;
 use crate::retry::{self, Step, Tries};
 use crate::server::Server;
 use crate::service::{Meaning, Upstreams};
+
+mod redirected;
 
 /// The longest wait for `100 Continue`, after which the body is sent nevertheless: a server may
 /// not know `Expect` (RFC 9110, section 10.1.1).
@@ -37,13 +42,15 @@ enum End {
         answer: Answer,
         offers_login: bool,
     },
+    /// The answer names the resource that the client gets.
+    Redirected(Box<ResponseHead>, DroppedBody),
 }
 
 /// A request on its way to servers.
 struct Attempt<'a, N, X> {
     node: &'a Upstreams<N>,
     exchange: &'a mut X,
-    request: &'a Request<Meaning>,
+    request: RequestRef<'a, Meaning>,
     /// The requests that may use the server's connection afterwards.
     sharing: Sharing,
     /// The beginning of the body, from a try that failed; `None` if it cannot be sent again.
@@ -55,7 +62,7 @@ impl<N: NodeRequests> Upstreams<N> {
     pub(crate) async fn pass(
         &self,
         exchange: &mut impl Exchange,
-        request: &Request<Meaning>,
+        request: RequestRef<'_, Meaning>,
     ) -> io::Result<Served<Error>> {
         let mut attempt = Attempt {
             node: self,
@@ -70,7 +77,7 @@ impl<N: NodeRequests> Upstreams<N> {
 
 impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
     async fn run(&mut self) -> io::Result<Served<Error>> {
-        let meaning = &self.request.meaning;
+        let meaning = self.request.meaning;
         self.exchange.limit_body(meaning.pool.max_body_bytes());
         if meaning.is_parked {
             match self.node.shared.parking.take(self.request.id) {
@@ -87,7 +94,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
             return self.refuse(&Error::Ended).await;
         }
         let max_bytes = self.node.shared.limits.target_bytes;
-        let head = &self.request.head;
+        let head = self.request.head;
         let replaced = match forwarded::with_replaced_prefix(head, &meaning.pool, max_bytes) {
             Ok(replaced) => replaced,
             Err(error) => return self.refuse(&error).await,
@@ -107,6 +114,10 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
                     answer,
                     offers_login,
                 }) => return self.park(lease, answer, offers_login).await,
+                Ok(End::Redirected(answer, body)) => {
+                    self.drop_body(lease, body).await;
+                    return self.redirect(answer).await;
+                }
                 Err(Fault::Connection(error)) => return Err(error),
                 Err(Fault::Body(failure)) => {
                     let error = match failure {
@@ -173,7 +184,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
 
     /// The connection that the request is sent on first.
     async fn first_connection(&mut self) -> Result<Lease, Error> {
-        let meaning = &self.request.meaning;
+        let meaning = self.request.meaning;
         if self.sharing != Sharing::Present {
             return self.connect(self.sharing == Sharing::Everybody).await;
         }
@@ -193,7 +204,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
 
     /// A connection to a server of this node.
     async fn connect(&self, may_be_idle: bool) -> Result<Lease, Error> {
-        let meaning = &self.request.meaning;
+        let meaning = self.request.meaning;
         let pool = &meaning.pool;
         let mut error = Error::OutOfReach;
         for place in pool.addresses(&meaning.affinity) {
@@ -231,7 +242,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
     /// The request as the server of a connection gets it. `replaced`: its head there, if that is
     /// another one.
     fn outgoing(&mut self, server: &mut Server, replaced: Option<&RequestHead>) -> Outgoing {
-        let head = replaced.unwrap_or(&self.request.head);
+        let head = replaced.unwrap_or(self.request.head);
         let is_relayed = self.request.is_relayed;
         // A relaying node holds every body back, and its client need not wait for the server.
         let has_body = head.framing() != BodyFraming::None && !self.exchange.is_done();
@@ -283,6 +294,20 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
                 return Err(fault);
             }
         };
+        let settings = meaning.pool.settings.redirects.as_ref();
+        let settings = settings.filter(|_| meaning.upgrade.is_none());
+        if settings.is_some_and(|settings| is_redirect(settings, &head)) {
+            let address = lease.under_way.address();
+            let answered = Outcome::Answered(head.status());
+            meaning.pool.learn(address, answered);
+            let mut named = Box::new(head.clone());
+            let own = &meaning.pool.settings;
+            let fields = named.headers_mut();
+            let server = &address.server;
+            meaning.affinity.complete(own, server, request.head, fields);
+            let answer = Answer::new(head, request.head.method())?;
+            return Ok(End::Redirected(named, forward.drop_answer(&answer)));
+        }
         let offers_login = private::is_offered(&head);
         let mut answer = Answer::new(head, request.head.method())?;
         let is_asked = meaning.upgrade.is_some() && !request.is_relayed;
@@ -381,7 +406,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
 /// it for the node that relays it.
 fn finish_head<N>(
     node: &Upstreams<N>,
-    request: &Request<Meaning>,
+    request: RequestRef<'_, Meaning>,
     under_way: &UnderWay,
     answer: &mut Answer,
 ) {
@@ -391,7 +416,7 @@ fn finish_head<N>(
     let fields = answer.headers_mut();
     meaning
         .affinity
-        .complete(settings, server, &request.head, fields);
+        .complete(settings, server, request.head, fields);
     if answer.headers_mut().get(REQUEST_ID).is_none() {
         // Never an error: name and value are well-formed.
         let _ = match request.head.headers().get(REQUEST_ID) {

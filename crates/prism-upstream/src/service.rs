@@ -12,8 +12,8 @@ use prism_http::{BodyFraming, HeadError, Headers, Limits, Method, RequestHead, R
 use prism_proto::facts::{Facts, MAX_NAME_BYTES, Progress};
 use prism_proxy::wanted_protocol;
 use prism_service::{
-    About, Exchange, Fault, NodeRequests, Request, Route, Served, Service, Subject,
-    request_id_text, send,
+    About, Exchange, Fault, NodeRequests, Redirected, RequestMut, RequestRef, Route, Served,
+    Service, Subject, request_id_text, send,
 };
 
 use crate::Shared;
@@ -24,6 +24,7 @@ use crate::idle::Idle;
 use crate::pool::{Backend, Pool};
 use crate::private::Sharing;
 use crate::proxy_header::Ends;
+use crate::redirect::{Destination, RedirectFault};
 use crate::shared::Pools;
 
 /// The service, as one thread of a node serves it. `N` answers the requests of nodes that do not
@@ -116,7 +117,7 @@ impl<N> Upstreams<N> {
     }
 
     /// The client's connection; of a relayed request as the node that has it says.
-    pub(crate) fn ends_of(&self, request: &Request<Meaning>) -> Option<Ends> {
+    pub(crate) fn ends_of(&self, request: RequestRef<'_, Meaning>) -> Option<Ends> {
         if let Some(client) = request.client {
             return Some(Ends {
                 client: client.address,
@@ -124,13 +125,92 @@ impl<N> Upstreams<N> {
             });
         }
         // A node of the former release says it in the head alone.
-        let head = &request.head;
+        let head = request.head;
         let said = head.headers().get_str("X-Forwarded-For")?;
         let client: IpAddr = said.parse().ok()?;
         let is_tls = head.headers().get_str("X-Forwarded-Proto") == Some("https");
         Some(Ends {
             client: SocketAddr::new(client, 0),
             service: self.shared.service_of(client, is_tls),
+        })
+    }
+}
+
+impl Meaning {
+    /// A request for `pool` that no other node has sent on.
+    fn of(head: &RequestHead, pool: Arc<Pool>) -> Self {
+        let sharing = Sharing::of(head);
+        Self {
+            logs_in: sharing.is_private(),
+            sharing,
+            affinity: pool.affinity(head),
+            pool,
+            path: head.path().into(),
+            host: head.host_name().unwrap_or_default().into(),
+            target: head.target().into(),
+            operation: operation(head.method()),
+            upgrade: wanted_protocol(head),
+            is_sent: false,
+            stays: false,
+            is_parked: false,
+        }
+    }
+
+    /// The access key with whose rights the object store answers redirects of the server.
+    pub fn redirects_as(&self) -> Option<&str> {
+        self.pool.settings.redirects.as_ref()?.access_key.as_deref()
+    }
+}
+
+impl<N> Upstreams<N> {
+    /// Whether an upstream is for a client's request.
+    ///
+    /// # Errors
+    /// [`Error::AmbiguousPath`] if the path does not tell.
+    pub fn takes(&self, head: &RequestHead) -> Result<bool, Error> {
+        match self.shared.pool_of(head, false) {
+            Ok(_) => Ok(true),
+            Err(Error::NoUpstream) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The resource that a server's answer to a request names.
+    ///
+    /// # Errors
+    /// The answer is no redirect that its upstream may make.
+    pub fn destination(
+        &self,
+        request: RequestRef<'_, Meaning>,
+        answer: &ResponseHead,
+    ) -> Result<Destination, Error> {
+        let settings = request.meaning.pool.settings.redirects.as_ref();
+        let settings = settings.ok_or(RedirectFault::NotAllowed)?;
+        Ok(Destination::of(settings, request.head, answer)?)
+    }
+
+    /// The request for a resource that an upstream has.
+    ///
+    /// # Errors
+    /// No upstream has it.
+    pub fn redirect_to(&self, destination: Destination) -> Result<Redirected<Meaning>, Error> {
+        let Destination {
+            part,
+            head,
+            head_bytes,
+            fields,
+            ..
+        } = destination;
+        let pool = match part {
+            Some(name) => self.shared.pool_named(&name).ok_or(RedirectFault::Name)?,
+            None => self.shared.pool_of(&head, true)?,
+        };
+        let meaning = Meaning::of(&head, pool);
+        Ok(Redirected {
+            head,
+            head_bytes,
+            meaning,
+            fields,
         })
     }
 }
@@ -167,7 +247,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
                 let chosen = chosen.and_then(|name| self.shared.pool_named(name));
                 match chosen {
                     Some(chosen) => chosen,
-                    None => self.shared.pool_of(head)?,
+                    None => self.shared.pool_of(head, false)?,
                 }
             }
         };
@@ -175,24 +255,15 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         if matches!(head.framing(), BodyFraming::Length(bytes) if bytes > max_bytes) {
             return Err(Error::BodyTooLong);
         }
-        let sharing = Sharing::of(head);
         Ok(Meaning {
-            logs_in: sharing.is_private(),
-            sharing,
-            affinity: pool.affinity(head),
-            pool,
-            path: head.path().into(),
-            host: head.host_name().unwrap_or_default().into(),
-            target: head.target().into(),
-            operation: operation(head.method()),
-            upgrade: wanted_protocol(head),
             is_sent: verified.is_some(),
             stays: verified.is_some_and(|v| v.progress == Progress::MovedOn),
             is_parked,
+            ..Meaning::of(head, pool)
         })
     }
 
-    async fn admit(&self, request: &mut Request<Meaning>) -> Result<(), Error> {
+    async fn admit(&self, request: RequestMut<'_, Meaning>) -> Result<(), Error> {
         let Some(client) = request.client.filter(|_| !request.is_relayed) else {
             return Ok(());
         };
@@ -200,7 +271,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             request.meaning.sharing = Sharing::Present;
         }
         let own = &request.meaning.pool.settings.request_headers;
-        let added = forwarded::add(&mut request.head, request.id, &client, own);
+        let added = forwarded::add(request.head, request.id, &client, own);
         added.map_err(|_| Error::Head(HeadError::HeadTooLong))
     }
 
@@ -281,9 +352,18 @@ impl<N: NodeRequests> Service for Upstreams<N> {
     async fn serve(
         &self,
         exchange: &mut impl Exchange,
-        request: &Request<Meaning>,
+        request: RequestRef<'_, Meaning>,
     ) -> io::Result<Served<Error>> {
         self.pass(exchange, request).await
+    }
+
+    fn redirected(
+        &self,
+        request: RequestRef<'_, Meaning>,
+        answer: &ResponseHead,
+    ) -> Result<Redirected<Meaning>, Error> {
+        let destination = self.destination(request, answer)?;
+        self.redirect_to(destination)
     }
 
     fn nodes(&self) -> &Self {
@@ -294,7 +374,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         None
     }
 
-    fn error_for(&self, fault: Fault) -> Error {
+    fn error_for(&self, fault: Fault, _: Option<&Meaning>) -> Error {
         match fault {
             Fault::Head(error) => error.into(),
             Fault::Body(error) => error.into(),
@@ -302,6 +382,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             Fault::Elsewhere | Fault::OutOfReach => Error::OutOfReach,
             Fault::Differs => Error::Differs,
             Fault::AmbiguousPath => Error::AmbiguousPath,
+            Fault::RedirectLoop => Error::RedirectLoop,
         }
     }
 

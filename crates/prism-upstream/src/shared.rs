@@ -168,13 +168,22 @@ impl Shared {
         &self.limits
     }
 
-    /// The upstream that gets a request.
+    /// The upstream that gets a request. `is_redirected`: a server has named the resource, so it
+    /// may be an internal one.
     ///
     /// # Errors
     /// There is none, or the path does not tell which.
-    pub(crate) fn pool_of(&self, head: &RequestHead) -> Result<Arc<Pool>, Error> {
+    pub(crate) fn pool_of(
+        &self,
+        head: &RequestHead,
+        is_redirected: bool,
+    ) -> Result<Arc<Pool>, Error> {
         let path = RequestPath::of(head);
-        for pool in self.pools.borrow().iter() {
+        let pools = self.pools.borrow();
+        let mut open = pools
+            .iter()
+            .filter(|pool| is_redirected || !pool.settings.internal);
+        for pool in &mut open {
             match pool.matcher.fit(head, &path) {
                 Ok(Some(_)) => return Ok(pool.clone()),
                 Ok(None) => {}
@@ -246,7 +255,7 @@ impl Shared {
     /// frontend sends a returned connection on to it.
     pub fn owner_of_unread(&self, unread: &[u8]) -> Option<String> {
         let (head, _) = RequestHead::parse(unread, &self.limits).ok()??;
-        let pool = self.pool_of(&head).ok()?;
+        let pool = self.pool_of(&head, false).ok()?;
         let backends = self.backends(&pool, &pool.affinity(&head));
         let best = backends.first()?;
         pool.sends(best);

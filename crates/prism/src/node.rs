@@ -11,6 +11,7 @@
 
 mod admin;
 mod certificates;
+mod combined;
 mod files;
 mod leave;
 mod metrics;

@@ -311,3 +311,101 @@ cert_dir = "/etc/prism"
         ["service[1].upstream[1].address: gets no request, because upstream 0 gets all"]
     );
 }
+
+/// A service with the object store too.
+const COMBINED: &str = r#"
+[cluster]
+name = "demo"
+replicas = 2
+[service]
+address = "10.77.0.1:80"
+[service.objects]
+paths = ["/protected/"]
+replace_prefix = "/media/"
+internal = true
+[[service.upstream]]
+name = "files"
+address = "127.0.0.1:9001"
+internal = true
+[[service.upstream]]
+name = "app"
+address = "127.0.0.1:9000"
+[service.upstream.redirects]
+access_key = "APP"
+locations = { "http://store.internal:9000/" = "store", "http://f/" = "files" }
+[s3]
+credentials_file = "/etc/prism/users.toml"
+[[node]]
+name = "fe0"
+address = "10.77.0.10"
+roles = ["frontend"]
+[[node]]
+name = "be0"
+address = "10.77.0.11"
+roles = ["backend"]
+store = "/var/lib/prism"
+[peers]
+ca_file = "/etc/prism/ca.crt"
+cert_dir = "/etc/prism"
+"#;
+
+#[test]
+fn a_service_may_have_upstreams_and_objects() {
+    assert_eq!(faults(COMBINED), [""; 0]);
+    let config = ConfigFile::from_toml(COMBINED).unwrap();
+    let written = toml::to_string(&config).unwrap();
+    assert_eq!(
+        ConfigFile::from_toml(&written).unwrap(),
+        config,
+        "{written}"
+    );
+    let part = config.parts().remove(0);
+    assert!(part.service.keeps_objects() && part.cluster.replicas == 2);
+    assert!(!config.has_upstream(config.node("be0").unwrap()));
+    for (from, to, expected) in [
+        (
+            "name = \"app\"\n",
+            "",
+            "service.upstream[1].name: is missing",
+        ),
+        (
+            "name = \"app\"",
+            "name = \"store\"",
+            "service.upstream[1].name: \"store\" is the name of the object store of this service",
+        ),
+        (
+            "paths = [\"/protected/\"]\n",
+            "",
+            "service.objects.replace_prefix: has no beginning of a path to replace",
+        ),
+        (
+            "= \"files\" }",
+            "= \"other\" }",
+            "service.upstream[1].redirects.locations: \"other\" is neither \"store\" nor the \
+             `name` of an upstream",
+        ),
+        (
+            "http://f/",
+            "http://f",
+            "service.upstream[1].redirects.locations: \"http://f\" is not the beginning of a URL \
+             with a whole host",
+        ),
+        (
+            "access_key = \"APP\"",
+            "fields = [\"Content-Length\"]",
+            "service.upstream[1].redirects.fields: \"Content-Length\" is not the name of a \
+             header field that may be passed",
+        ),
+    ] {
+        let found = faults(&COMBINED.replace(from, to));
+        assert_eq!(found, [expected], "{from}");
+    }
+}
+
+#[test]
+fn a_service_without_upstreams_is_the_store_anyway() {
+    let alone = "[service.objects]\n";
+    let found = faults(&FILE.replace("upstream = \"127.0.0.1:9000\"\n", alone));
+    let is_of_store = |fault: &String| fault.starts_with("service.objects: ");
+    assert!(found.iter().any(is_of_store), "{found:?}");
+}

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use prism_http::{Headers, Limits, RequestHead, ResponseHead};
 use prism_proto::facts::Facts;
 use prism_service::{
-    About, Exchange, Fault, NodeRequests, Request, Route, Served, Service, Subject, send,
+    About, Exchange, Fault, NodeRequests, Redirected, RequestMut, RequestRef, Route, Served,
+    Service, Subject, send,
 };
 
 /// Longest body, in bytes.
@@ -73,7 +74,7 @@ impl Service for Echo {
         }
     }
 
-    async fn admit(&self, _: &mut Request<()>) -> Result<(), String> {
+    async fn admit(&self, _: RequestMut<'_, ()>) -> Result<(), String> {
         Ok(())
     }
 
@@ -116,7 +117,7 @@ impl Service for Echo {
     async fn serve(
         &self,
         exchange: &mut impl Exchange,
-        request: &Request<()>,
+        request: RequestRef<'_, ()>,
     ) -> io::Result<Served<String>> {
         let path = request.head.path();
         self.served.borrow_mut().push(path.to_owned());
@@ -125,6 +126,12 @@ impl Service for Echo {
             "/silent" => return pending().await,
             "/out" => return Ok(Served::Elsewhere("out of order".into())),
             "/stream" => return Self::stream(exchange).await,
+            "/order" | "/loop" => {
+                exchange.skip_body().await;
+                let next = if path == "/loop" { path } else { "/echo" };
+                let answer = ResponseHead::new(202).with("Next", next);
+                return Ok(Served::Redirected(Box::new(answer.unwrap())));
+            }
             "/hints" => {
                 exchange.invite().await?;
                 exchange.fill().await?;
@@ -139,6 +146,25 @@ impl Service for Echo {
         Ok(Served::Answered)
     }
 
+    fn redirected(
+        &self,
+        _: RequestRef<'_, ()>,
+        answer: &ResponseHead,
+    ) -> Result<Redirected<()>, String> {
+        assert_eq!(answer.status(), 202);
+        let next = answer.headers().get_str("next").unwrap();
+        let head_bytes = format!("GET {next} HTTP/1.1\r\nHost: h\r\n\r\n").into_bytes();
+        let parsed = RequestHead::parse(&head_bytes, &Limits::DEFAULT);
+        let mut fields = Headers::new();
+        fields.append("Set-Cookie", next).unwrap();
+        Ok(Redirected {
+            head: parsed.unwrap().unwrap().0,
+            head_bytes,
+            meaning: (),
+            fields,
+        })
+    }
+
     fn nodes(&self) -> &Self {
         self
     }
@@ -147,7 +173,7 @@ impl Service for Echo {
         None
     }
 
-    fn error_for(&self, fault: Fault) -> String {
+    fn error_for(&self, fault: Fault, _: Option<&()>) -> String {
         format!("{fault:?}")
     }
 

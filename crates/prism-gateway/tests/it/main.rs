@@ -218,3 +218,20 @@ fn a_challenge_is_answered_before_a_redirect_and_before_the_service() {
     let (status, _, requests) = ask(Config::default(), None, "/.well-known/known");
     assert_eq!((status, requests), (200, 1));
 }
+
+#[test]
+fn a_redirect_is_followed_on_the_same_connection_and_ends_if_it_goes_round() {
+    let posted = "POST /order HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
+    let ordered = "GET /order HTTP/1.1\r\nHost: h\r\n\r\n";
+    let round = "GET /loop HTTP/1.1\r\nHost: h\r\n\r\n";
+    let last = "PUT /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 1\r\n\r\nz";
+    let (received, counters) = answers([posted, ordered, round, last].concat().as_bytes());
+    let expected = [(200, ""), (200, ""), (400, "RedirectLoop"), (200, "z")];
+    let expected = expected.map(|(status, body)| (status, body.to_owned()));
+    assert_eq!(parsed(&received), expected);
+    let text = String::from_utf8(received).unwrap();
+    assert_eq!(text.matches("Set-Cookie: /echo").count(), 2, "{text}");
+    let limit = u64::from(prism_service::MAX_REDIRECTS);
+    assert_eq!(counters.redirects.read(), 2 + limit);
+    assert_eq!(counters.requests.read(), 4);
+}

@@ -215,3 +215,26 @@ fn an_upload_goes_on_while_its_answer_comes() {
         assert!(received.ends_with(&sent), "{} bytes", received.len());
     });
 }
+
+#[test]
+fn the_node_with_the_connection_follows_the_redirect_of_another_node() {
+    run(async {
+        for route in [Route::Relay as fn(Vec<String>) -> Route, Route::HandOff] {
+            let pair = Pair::up(route).await;
+            let mut client = pair.client().await;
+            client.write_all(&get("/order")).await.unwrap();
+            let head = head(&mut client).await;
+            assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+            assert!(head.contains("\r\nSet-Cookie: /echo\r\n"), "{head}");
+            assert!(!head.to_lowercase().contains("prism-answer"), "{head}");
+            assert_eq!((pair.served("/order"), pair.served("/echo")), (1, 1));
+            client.write_all(&get("/loop")).await.unwrap();
+            let (status, text) = answer(&mut client).await;
+            assert_eq!((status, text.as_str()), (400, "RedirectLoop"));
+            let limit = usize::from(prism_service::MAX_REDIRECTS);
+            assert_eq!(pair.served("/loop"), 1 + limit);
+            client.write_all(&get("/last")).await.unwrap();
+            assert_eq!(answer(&mut client).await.0, 200);
+        }
+    });
+}

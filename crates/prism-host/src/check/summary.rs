@@ -1,7 +1,7 @@
 //! What `prism check` prints of a good file.
 
 use prism_cluster::MinReplicas;
-use prism_config::{Config, ConfigFile, Switch, Tls, TlsVersion, Upstream};
+use prism_config::{Config, ConfigFile, ObjectRoutes, Switch, Tls, TlsVersion, Upstream};
 
 /// The summary of a configuration, a line for each part.
 pub(super) fn of(config: &ConfigFile) -> String {
@@ -68,18 +68,19 @@ fn service_lines(part: &Config) -> Vec<String> {
     if let Some(tls) = &service.tls {
         lines.extend(tls_lines(part, tls));
     }
-    match &service.upstream {
-        Some(upstreams) => {
-            let all = upstreams.iter().enumerate();
-            lines.extend(all.map(|(index, upstream)| upstream_line(index, upstream)));
-        }
-        None => {
-            let replicas = part.cluster.replicas;
-            let min = MinReplicas(part.cluster.min_replicas).of(replicas);
-            lines.push(format!(
-                "replicas {replicas} of each object, {min} in sync for a write"
-            ));
-        }
+    if let Some(upstreams) = &service.upstream {
+        let all = upstreams.iter().enumerate();
+        lines.extend(all.map(|(index, upstream)| upstream_line(index, upstream)));
+    }
+    if let Some(objects) = &service.objects {
+        lines.push(objects_line(objects));
+    }
+    if service.keeps_objects() {
+        let replicas = part.cluster.replicas;
+        let min = MinReplicas(part.cluster.min_replicas).of(replicas);
+        lines.push(format!(
+            "replicas {replicas} of each object, {min} in sync for a write"
+        ));
     }
     lines
 }
@@ -113,6 +114,23 @@ fn tls_lines(part: &Config, tls: &Tls) -> Vec<String> {
         format!("tls      certificate by ACME from {directory} for {domains}")
     });
     std::iter::once(listener).chain(files).chain(acme).collect()
+}
+
+/// The requests that the object store beside upstreams gets.
+fn objects_line(objects: &ObjectRoutes) -> String {
+    let conditions = objects.conditions();
+    let gets = match (objects.internal, conditions.are_none()) {
+        (true, _) => "internal redirects alone".to_owned(),
+        (false, true) => "what no upstream gets".to_owned(),
+        (false, false) => {
+            let rules = [conditions.hosts, conditions.paths, conditions.methods];
+            let named: Vec<String> = rules.concat();
+            let headers = conditions.headers.iter().map(|one| format!("field {one}"));
+            let all: Vec<String> = named.into_iter().chain(headers).collect();
+            format!("requests for {}", all.join(" "))
+        }
+    };
+    format!("objects  for {gets}")
 }
 
 /// The servers of an upstream, and the requests that it gets.

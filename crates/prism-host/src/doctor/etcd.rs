@@ -20,7 +20,7 @@ const SPACE: &str = "turn auto-compaction on, then compact and defragment etcd; 
 
 /// The findings for the service of `config`; none without etcd.
 pub(super) fn examine(config: &Config) -> Vec<Finding> {
-    if config.cluster.etcd.is_none() || config.service.upstream.is_some() {
+    if config.cluster.etcd.is_none() || !config.service.keeps_objects() {
         return Vec::new();
     }
     match ask(config) {

@@ -17,7 +17,7 @@ const SUBJECT: Subject = Subject("policies");
 
 /// Without etcd only the log of a node names such policies.
 pub(super) fn examine(config: &Config) -> Vec<Finding> {
-    if config.cluster.etcd.is_none() || config.service.upstream.is_some() {
+    if config.cluster.etcd.is_none() || !config.service.keeps_objects() {
         return Vec::new();
     }
     match records::read(config, Keys::buckets) {

@@ -195,7 +195,7 @@ impl Server {
             Err(error) => return (refuse(objects, io, &head, &error).await, head),
         };
         let mut request = Request::new(head, 0, remote(), meaning);
-        if let Err(error) = objects.admit(&mut request).await {
+        if let Err(error) = objects.admit(request.view_mut()).await {
             return (
                 refuse(objects, io, &request.head, &error).await,
                 request.head,
@@ -203,7 +203,7 @@ impl Server {
         }
         assert_eq!(objects.route(&request.meaning, false), Route::Here);
         let mut exchange = Http1::new(io, &request.head, Http1Parts::default());
-        let served = objects.serve(&mut exchange, &request).await;
+        let served = objects.serve(&mut exchange, request.view()).await;
         assert_eq!(served.unwrap(), Served::Answered);
         let is_open = exchange.is_open();
         (is_open, request.head)

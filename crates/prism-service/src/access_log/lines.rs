@@ -134,6 +134,9 @@ impl LineMaker {
         if facts.retries > 0 {
             self.value(r#","retries":"#, facts.retries);
         }
+        if facts.redirects > 0 {
+            self.value(r#","redirects":"#, facts.redirects);
+        }
         self.value(r#","bytes_in":"#, facts.bytes_in);
         self.value(r#","bytes_out":"#, facts.bytes_out);
         if let Some(first_byte_us) = facts.first_byte_us {
@@ -244,7 +247,7 @@ mod tests {
                 r#""operation":"GetObject","method":"GET","query":"a=\"&X-Amz-Signature=-","#,
                 r#""host":"h:80","user_agent":"curl/8","access_key":"AK","bucket":"photos","#,
                 r#""key":"\"é\"\n","status":404,"error":"NoSuchKey","ended_by":"client","#,
-                r#""upstream":"/","server":"127.0.0.1:9000","retries":2,"bytes_in":0,"#,
+                r#""upstream":"/","server":"127.0.0.1:9000","retries":2,"redirects":1,"bytes_in":0,"#,
                 r#""bytes_out":7,"total_us":9,"frontend":"fe0","backend":"be0","#,
                 r#""path":"direct","hand_offs":1,"tls":true}"#,
                 "\n"

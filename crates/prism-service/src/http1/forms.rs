@@ -13,6 +13,7 @@ use prism_http::{
 use tokio::net::TcpStream;
 
 use super::Http1;
+use crate::redirection::with_fields;
 use crate::{AnswerRecord, BodyFailure, BodySource, Exchange, FramedBody, Io, RequestBody};
 
 impl<I: Io> BodySource for Http1<'_, I> {
@@ -130,6 +131,10 @@ impl<I: Io> Exchange for Http1<'_, I> {
         self.fields.is_some()
     }
 
+    fn replace_fields(&mut self, fields: Option<Headers>) {
+        self.replaced = fields;
+    }
+
     fn close_after(&mut self) {
         self.keep_alive = false;
     }
@@ -159,13 +164,19 @@ impl<I: Io> Exchange for Http1<'_, I> {
     ) -> bool {
         self.touch();
         self.look_at_rest();
+        let replaced = self.replaced.as_ref();
+        let replaced = replaced.map(|fields| with_fields(head, more, self.fields.as_ref(), fields));
+        let is_replaced = replaced.is_some();
+        let head = replaced.as_ref().unwrap_or(head);
         let mut queue = std::mem::take(&mut self.queue);
         let mut form = self.form();
         // That of the server which has made the answer, if it has sent one.
         if let Some(date) = head.headers().get_str("date") {
             form.date = date;
         }
-        form.extra = [more, self.fields.as_ref()];
+        if !is_replaced {
+            form.extra = [more, self.fields.as_ref()];
+        }
         let written = head.write_to(&form, body_bytes, queue.bytes_mut());
         self.queue = queue;
         self.framing = written.framing;
@@ -182,6 +193,7 @@ impl<I: Io> Exchange for Http1<'_, I> {
             && self.version == Version::Http11
             && !self.is_head
             && self.fields.is_none()
+            && self.replaced.is_none()
     }
 
     async fn begin_unchanged(&mut self, answer: &PlainAnswer, bytes: &[u8]) -> io::Result<()> {

@@ -365,3 +365,27 @@ fn a_server_cannot_have_fields_of_prism_dropped() {
     assert!(!text.contains("a=1"), "{text}");
     server.join();
 }
+
+#[test]
+fn a_redirect_is_no_answer_for_the_client_and_the_body_is_read() {
+    for seed in 0..8 {
+        let server = Server::new(vec![act(move |stream| {
+            read(stream, 3);
+            let answer = b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\
+                           X-Accel-Redirect: /files/a\r\n\r\n";
+            write(stream, answer, seed);
+        })]);
+        let bed = Bed::new(server.address, seed, |upstream| {
+            upstream.redirects = Some(prism_config::Redirects::default());
+        });
+        let head = "PUT /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3";
+        let end = bed.ask(head, b"abc");
+        server.join();
+        assert_eq!(end.client.text(), "");
+        let Served::Redirected(answer) = end.served.unwrap() else {
+            panic!("{seed}");
+        };
+        let named = answer.headers().get_str("x-accel-redirect");
+        assert_eq!((answer.status(), named), (201, Some("/files/a")));
+    }
+}

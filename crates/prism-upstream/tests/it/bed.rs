@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use prism_config::{Config, Node, Role, Upstream};
 use prism_handoff::{Companion, Endpoint, EndpointConfig, Incoming, Moved};
-use prism_http::{Limits, RequestHead};
+use prism_http::{Limits, RequestHead, ResponseHead};
 use prism_proto::facts::Facts;
 use prism_service::{
     Exchange, Http1, Http1Parts, Input, Io, NodeRequests, Remote, Request, Service,
@@ -147,6 +147,7 @@ pub enum Served {
     Open,
     Closed,
     Elsewhere(Error),
+    Redirected(ResponseHead),
 }
 
 /// The end of a request.
@@ -304,7 +305,7 @@ impl Bed {
         let mut request = Request::new(head, id, remote, meaning);
         change(&mut request);
         if !request.is_relayed {
-            self.service.admit(&mut request).await.unwrap();
+            self.service.admit(request.view_mut()).await.unwrap();
         }
         let parts = Http1Parts {
             id,
@@ -312,9 +313,10 @@ impl Bed {
         };
         let mut exchange = Http1::new(io, &request.head, parts);
         exchange.record_mut().retries = request.retries;
-        let served = self.service.serve(&mut exchange, &request).await;
+        let served = self.service.serve(&mut exchange, request.view()).await;
         let served = served.map(|served| match served {
             prism_service::Served::Elsewhere(error) => Served::Elsewhere(error),
+            prism_service::Served::Redirected(answer) => Served::Redirected(*answer),
             prism_service::Served::Answered if exchange.is_open() => Served::Open,
             prism_service::Served::Answered => Served::Closed,
         });

@@ -41,6 +41,18 @@ impl ObjectNode {
         }
     }
 
+    /// The part of a worker in replication, with its tasks.
+    pub(super) fn replicator(&self, worker: &Worker) -> Rc<Replicator> {
+        let replicator = Rc::new(Replicator::new(self.node.clone(), worker.peers.clone()));
+        keep_tasks(&replicator);
+        replicator
+    }
+
+    /// The service of a worker.
+    pub(super) fn service(&self, replicator: Rc<Replicator>) -> Objects {
+        Objects::new(self.shared.clone(), replicator)
+    }
+
     /// Gives the service the present users, whenever they change. Never returns.
     async fn follow_users(&self) {
         let mut users = self.node.core.cluster.users.clone();
@@ -102,9 +114,8 @@ impl NodeService for ObjectNode {
     }
 
     fn serve(&self, worker: Worker) -> Work<'_> {
-        let replicator = Rc::new(Replicator::new(self.node.clone(), worker.peers.clone()));
-        keep_tasks(&replicator);
-        Box::pin(worker.run(Objects::new(self.shared.clone(), replicator)))
+        let replicator = self.replicator(&worker);
+        Box::pin(worker.run(self.service(replicator)))
     }
 
     fn follow_cluster(&self) -> Work<'_> {
@@ -197,7 +208,7 @@ impl NodeService for ObjectNode {
 /// Opens the store of the node called `name`, if it is a backend that keeps objects.
 pub(crate) fn open_store(config: &Config, name: &str) -> anyhow::Result<Option<Store>> {
     let node = config.known_node(name)?;
-    if !node.is_backend() || config.service.upstream.is_some() {
+    if !node.is_backend() || !config.service.keeps_objects() {
         return Ok(None);
     }
     let limits = &config.limits;

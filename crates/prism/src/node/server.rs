@@ -27,6 +27,7 @@ use prism_service::{AccessLog, AccessLogForm, AccessLogTo, AuditLog, Link, Reque
 use prism_store::Store;
 use tokio::sync::watch;
 
+use super::combined::CombinedNode;
 use super::objects::ObjectNode;
 use super::service::NodeService;
 use super::spans;
@@ -95,15 +96,7 @@ impl Server {
             .transpose()?;
         let link = Arc::new(Link::new(settings.link_mbit_s));
         let core = Arc::new(Core::new(running.clone(), name, cluster));
-        let service: Arc<dyn NodeService> = if config.service.upstream.is_some() {
-            // `prism serve` has no file, and leaves none.
-            let keeps_duties = file.is_some();
-            let service = UpstreamNode::open(&config, settings, core.clone(), keeps_duties)?;
-            Arc::new(service)
-        } else {
-            let node = Arc::new(Node::new(core.clone(), store)?);
-            Arc::new(ObjectNode::new(&config, node, link.clone()))
-        };
+        let service = service(&config, settings, &core, store, &link, file.is_some())?;
         let receivers = spans::receivers(&config, settings)?;
         let sampling = receivers
             .as_ref()
@@ -236,6 +229,29 @@ impl Server {
             is_new
         }))
     }
+}
+
+/// The service of the node `core`. `keeps_duties`: `prism serve` has no file, and leaves none.
+fn service(
+    config: &Config,
+    settings: &prism_config::Node,
+    core: &Arc<Core>,
+    store: Option<Store>,
+    link: &Arc<Link>,
+    keeps_duties: bool,
+) -> anyhow::Result<Arc<dyn NodeService>> {
+    let objects = || -> anyhow::Result<ObjectNode> {
+        let node = Arc::new(Node::new(core.clone(), store)?);
+        Ok(ObjectNode::new(config, node, link.clone()))
+    };
+    if config.service.upstream.is_none() {
+        return Ok(Arc::new(objects()?));
+    }
+    let upstreams = UpstreamNode::open(config, settings, core.clone(), keeps_duties)?;
+    if !config.service.keeps_objects() {
+        return Ok(Arc::new(upstreams));
+    }
+    Ok(Arc::new(CombinedNode::new(config, upstreams, objects()?)))
 }
 
 /// The address of the switch for `node`, and the keys for it.

@@ -44,11 +44,14 @@ pub(super) async fn state(server: &Server) -> Value {
     }))
 }
 
-/// The URLs at which S3 clients reach the service, for the page; none without an object store. A
-/// page's policy has no form for an IPv6 address; `service.urls` can have a name.
+/// The URLs at which S3 clients reach the service, for the page; none without an object store, and
+/// none if only internal redirects reach it. A page's policy has no form for an IPv6 address;
+/// `service.urls` can have a name.
 pub(super) fn store_urls(config: &Config) -> Vec<String> {
     let service = &config.service;
-    if service.upstream.is_some() {
+    let objects = service.objects.as_ref();
+    let is_internal = objects.is_some_and(|objects| objects.internal);
+    if is_internal || !service.keeps_objects() {
         return Vec::new();
     }
     if !service.urls.is_empty() {
@@ -147,6 +150,8 @@ pub(super) fn figures(server: &Server) -> Value {
         requests: requests.collect(),
         request_durations: durations.collect(),
         relayed: relayed.collect(),
+        redirects: node.counters.redirects.read(),
+        redirected_bytes: node.counters.redirected_bytes.read(),
         handed_off: handed_off(server),
         moves: moves(server),
         steps: steps(server),
@@ -213,4 +218,27 @@ fn suspects(server: &Server) -> Vec<String> {
 fn as_ms(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use prism_config::{ObjectRoutes, Upstream};
+
+    use super::*;
+
+    #[test]
+    fn the_page_offers_a_store_only_if_clients_reach_it() {
+        let mut config: Config = Config::default();
+        config.service.urls = vec!["https://s3.example.com".into()];
+        assert_eq!(store_urls(&config), config.service.urls);
+        config.service.upstream = Some(vec![Upstream::default()].into());
+        assert!(store_urls(&config).is_empty());
+        config.service.objects = Some(ObjectRoutes::default());
+        assert_eq!(store_urls(&config), config.service.urls);
+        config.service.objects = Some(ObjectRoutes {
+            internal: true,
+            ..ObjectRoutes::default()
+        });
+        assert!(store_urls(&config).is_empty());
+    }
 }

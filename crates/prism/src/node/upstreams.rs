@@ -10,7 +10,8 @@ use prism_core::{Core, CoreNode, NodeFigures, follow_views};
 use prism_figures::ServerState;
 use prism_handoff::Transit;
 use prism_process::{Metric, Value as MetricValue};
-use prism_upstream::{Duty, Shared};
+use prism_service::NodeRequests;
+use prism_upstream::{Duty, Shared, Upstreams};
 use serde_json::{Value, json};
 
 use super::quota;
@@ -41,6 +42,13 @@ impl UpstreamNode {
             core,
             shared: Arc::new(shared),
         })
+    }
+
+    /// The service of a worker, with its tasks. `others` answers what other nodes ask of the rest
+    /// of this node.
+    pub(super) fn service<N: NodeRequests>(&self, worker: &Worker, others: N) -> Upstreams<N> {
+        prism_upstream::keep_tasks(&self.shared, &worker.peers);
+        Upstreams::new(self.shared.clone(), others)
     }
 
     /// Gives servers another duty: `server DUTY NAME`.
@@ -82,8 +90,7 @@ impl NodeService for UpstreamNode {
 
     fn serve(&self, worker: Worker) -> Work<'_> {
         let nodes = CoreNode::new(self.core.clone(), worker.peers.clone());
-        prism_upstream::keep_tasks(&self.shared, &worker.peers);
-        let service = prism_upstream::Upstreams::new(self.shared.clone(), nodes);
+        let service = self.service(&worker, nodes);
         Box::pin(worker.run(service))
     }
 

@@ -49,6 +49,7 @@ mod owners;
 mod page;
 mod path;
 mod quota;
+mod redirects;
 mod refill;
 mod relaying;
 mod reload;

@@ -1,7 +1,7 @@
 //! A service with servers, as clients, proxies before it and readers of its log see it.
 
 mod battery;
-mod beside;
+pub mod beside;
 mod logged;
 mod proxied;
 mod proxies;

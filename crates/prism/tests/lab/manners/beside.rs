@@ -99,7 +99,7 @@ const HOSTS: [&str; 9] = [
 ];
 
 /// Starts nginx at `be0` with a configuration in which `DIR` stands for its directory.
-pub(super) fn start_nginx(cluster: &Cluster, config: &str, directory: &Path) -> Running {
+pub fn start_nginx(cluster: &Cluster, config: &str, directory: &Path) -> Running {
     let text = config.replace("DIR", &directory.display().to_string());
     let config = directory.join("nginx.conf");
     std::fs::write(&config, text).unwrap();
