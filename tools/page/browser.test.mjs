@@ -99,7 +99,7 @@ test("troubles are said, in dark colours and on a narrow page", () =>
 
 test("the page of a service with servers has these first, and no store", async () => {
   const text = (tab) => tab.call(() => document.querySelector("#cluster-view").innerText);
-  await withTab({ hasServers: true, troubles: true, backends: 3 }, {}, async (tab) => {
+  await withTab({ service: "upstream", troubles: true, backends: 3 }, {}, async (tab) => {
     await tab.call(() => (location.hash = "#store"));
     await sleep(1500);
     const shown = await text(tab);
@@ -110,17 +110,54 @@ test("the page of a service with servers has these first, and no store", async (
     const alerts = await tab.call(() => document.querySelector("#alerts").innerText);
     assert.match(alerts, /critical: The upstream \/ has no healthy server/i);
   });
-  await withServer({ hasServers: true, troubles: true }, async ({ url }) => {
+  await withServer({ service: "upstream", troubles: true }, async ({ url }) => {
     const report = await check({ url, seconds: 3, width: 700 });
     assert.deepEqual(report.problems, []);
     assert.equal(report.last.values["servers./ 127.0.0.1:9000 be0.errors"].raw, 3);
   });
 });
 
+test("the page of a combined service has its servers, its store and its redirects", async () => {
+  await withTab({ service: "combined", troubles: true }, {}, async (tab) => {
+    await tab.wait("tiles of redirects", () =>
+      document.querySelector('[data-value="totals.redirects"][data-raw]:not([data-raw=""])'),
+    );
+    const shown = await tab.call(() => ({
+      panels: ["servers", "backends", "stores"].map((id) =>
+        document.getElementById(id).checkVisibility(),
+      ),
+      servers: document.querySelector("#servers").innerText,
+      phase: document.querySelector("#phase").textContent,
+      replicas: document.querySelector("#replicas").textContent,
+      hasStore: document.querySelector("#to-store").checkVisibility(),
+      tiles: [...document.querySelectorAll(".tile[title]")].map(
+        (tile) => tile.querySelector("span").textContent,
+      ),
+    }));
+    assert.match(shown.servers, /127\.0\.0\.1:9000\s+be0\s+✕ unhealthy/);
+    const { panels, phase, replicas, hasStore, tiles } = shown;
+    assert.deepEqual([...panels, hasStore], [true, true, true, true]);
+    assert.equal(phase, "epoch 7 · filling");
+    assert.equal(replicas, "replicas: 2, at least 1 for a write");
+    assert.deepEqual(tiles, ["Internal redirects", "did not pass the redirecting server"]);
+  });
+  await withServer({ service: "combined", troubles: true }, async ({ url }) => {
+    const report = await check({ url, seconds: 4, width: 700 });
+    assert.deepEqual(report.problems, []);
+    // Those of its stores, and of a dead application.
+    assert.equal(report.last.alerts.length, 10);
+    const { values: numbers } = report.last;
+    assert.equal(numbers["servers./ 127.0.0.1:9000 be0.errors"].raw, 3);
+    assert.equal(numbers["stores.be1.damaged"].raw, 2);
+    assert.ok(numbers["totals.redirects"].raw > 0);
+    assert.ok(report.changed.includes("totals.redirected_bytes"));
+  });
+});
+
 test("no text of the topology leaves its box, and pointing at a cut one shows all of it", async () => {
   const prefix = "application-host-of-the-first-room-";
   const shapes = [
-    { hasServers: true, troubles: true, backends: 3, prefix },
+    { service: "upstream", troubles: true, backends: 3, prefix },
     { frontends: 4, backends: 20, prefix, connections: 90e6 },
   ];
   for (const shape of shapes)
@@ -139,13 +176,17 @@ test("no text of the topology leaves its box, and pointing at a cut one shows al
         assert.ok(names.some(([text, all]) => text === "clients" && !all));
       });
   // What is known beforehand is not cut.
-  await withTab({ hasServers: true, troubles: true, backends: 3 }, { width: 700 }, async (tab) => {
-    await sleep(1500);
-    const cut = () => document.querySelectorAll("#topology text title").length;
-    assert.equal(await tab.call(cut), 0);
-    const shown = await tab.call(() => document.querySelector("#topology").textContent);
-    assert.match(shown, /▲ 1 of 2 unhealthy.*✕ not reachable/s);
-  });
+  await withTab(
+    { service: "upstream", troubles: true, backends: 3 },
+    { width: 700 },
+    async (tab) => {
+      await sleep(1500);
+      const cut = () => document.querySelectorAll("#topology text title").length;
+      assert.equal(await tab.call(cut), 0);
+      const shown = await tab.call(() => document.querySelector("#topology").textContent);
+      assert.match(shown, /▲ 1 of 2 unhealthy.*✕ not reachable/s);
+    },
+  );
 });
 
 test("the page of a switch, and of a single node", async () => {

@@ -38,8 +38,9 @@ export function random(seed) {
 
 export class Cluster {
   /**
-   * `connections` are the flows of all nodes, `moves` those of each node and second. Names of
-   * nodes begin with `prefix`.
+   * `connections` are the flows of all nodes, `moves` those of each node and second. `service` is
+   * "objects", "upstream" or "combined", whose servers redirect to its store. Names of nodes begin
+   * with `prefix`.
    */
   constructor({
     frontends = 2,
@@ -49,10 +50,10 @@ export class Cluster {
     load = 1,
     storeUrls = [],
     troubles = false,
-    hasServers = false,
+    service = "objects",
     prefix = "",
   }) {
-    this.options = { connections, moves, load, storeUrls, troubles, hasServers };
+    this.options = { connections, moves, load, storeUrls, troubles, service };
     this.random = random(7);
     const name = (role) => (_, index) => `${prefix}${role}${index}`;
     this.frontends = Array.from({ length: frontends }, name("fe"));
@@ -89,6 +90,8 @@ export class Cluster {
       relayed: this.backends
         .filter((other) => other !== name)
         .map((node) => ({ node, count: 0, bytes: 0 })),
+      redirects: 0,
+      redirected_bytes: 0,
       handed_off: this.backends
         .filter((other) => other !== name)
         .map((node) => ({ node, count: 0 })),
@@ -130,6 +133,7 @@ export class Cluster {
       node.time_ms = time_ms;
       node.accepted += isFrontend ? Math.round(300 * this.random()) : 0;
       this.#requests(node, isFrontend);
+      if (this.options.service === "combined" && !isFrontend) this.#redirects(node);
       this.#moves(node, isFrontend, time_ms);
     }
     this.#spread();
@@ -165,6 +169,12 @@ export class Cluster {
       row.count += count;
       row.bytes += count * 7000;
     }
+  }
+
+  #redirects(node) {
+    const count = Math.floor(20 * this.options.load * this.random());
+    node.redirects += count;
+    node.redirected_bytes += count * 250e3;
   }
 
   #moves(node, isFrontend, time_ms) {
@@ -214,19 +224,25 @@ export class Cluster {
     for (const node of this.nodes.values())
       node.certificates[0].expires_s = Math.round(time_ms / 1000) + 60 * DAY_S;
     const nodes = [...this.nodes.values()];
+    const { service, storeUrls, troubles } = this.options;
     const doc = {
       kind: "node",
       name: nodes[0].name,
       version: "0.1.0 (abc1234)",
       time_ms,
-      store_urls: this.options.storeUrls,
+      service,
+      store_urls: storeUrls,
+      servers: null,
       nodes,
       cluster: this.#agreed(),
       switch: null,
       alerts: [],
     };
-    if (this.options.hasServers) return withServers(structuredClone(doc), this.options.troubles);
-    return this.options.troubles ? withTroubles(structuredClone(doc)) : doc;
+    if (service === "objects" && !troubles) return doc;
+    const own = structuredClone(doc);
+    if (service === "upstream") return withServers(withoutStores(own), troubles);
+    const shown = troubles ? withTroubles(own) : own;
+    return service === "combined" ? withServers(shown, troubles) : shown;
   }
 
   #agreed() {
@@ -310,14 +326,31 @@ export class Cluster {
   }
 }
 
+// The same cluster without stores.
+function withoutStores(doc) {
+  const nodes = doc.nodes.map((node) => ({
+    ...node,
+    store: null,
+    requests: node.requests.map((row) => ({
+      ...row,
+      operation: /Put|Upload/.test(row.operation) ? "PUT" : "GET",
+    })),
+    request_durations: [],
+  }));
+  return { ...doc, store_urls: [], nodes };
+}
+
 // The same cluster with an application and a server of files behind each backend. The troubles are
-// a dead application, and a backend that does not answer.
+// a backend that does not answer, and dead applications: without stores all of them, else the
+// first one.
 function withServers(doc, hasTroubles) {
   const backends = doc.nodes.filter(({ roles }) => roles.includes("backend"));
   const names = backends.map(({ name }) => name);
   const silent = hasTroubles ? names.at(-1) : null;
+  const isCombined = doc.service === "combined";
+  const dead = hasTroubles ? names.slice(0, isCombined ? 1 : -1) : [];
   const server = (upstream, port, backend) => {
-    const isDead = hasTroubles && upstream === "/" && backend !== silent;
+    const isDead = upstream === "/" && dead.includes(backend);
     return {
       upstream,
       address: `127.0.0.1:${port}`,
@@ -334,30 +367,22 @@ function withServers(doc, hasTroubles) {
     ...names.map((name) => server("/static/", 9001, name)),
     ...names.map((name) => server("/", 9000, name)),
   ];
-  const nodes = doc.nodes.map((node) =>
-    node.name === silent
-      ? { name: node.name, roles: node.roles, address: node.address, error: "no answer within 1 s" }
-      : {
-          ...node,
-          store: null,
-          requests: node.requests.map((row) => ({
-            ...row,
-            operation: /Put|Upload/.test(row.operation) ? "PUT" : "GET",
-          })),
-          request_durations: [],
-        },
+  const error = "no answer within 1 s";
+  const nodes = doc.nodes.map(({ name, roles, address, ...figures }) =>
+    name === silent ? { name, roles, address, error } : { name, roles, address, ...figures },
   );
   const unhealthy = servers.filter(({ state }) => state === "unhealthy");
-  const alerts = hasTroubles
-    ? [
-        alert("critical", "The upstream / has no healthy server"),
-        alert("critical", `${silent} does not answer: no answer within 1 s`),
-        ...unhealthy.map(({ address, backend, upstream }) =>
-          alert("warning", `${address} at ${backend} is unhealthy (upstream ${upstream})`),
-        ),
-      ]
-    : [];
-  return { ...doc, service: "upstream", store_urls: [], nodes, servers, alerts };
+  const critical =
+    hasTroubles && !isCombined
+      ? [
+          alert("critical", "The upstream / has no healthy server"),
+          alert("critical", `${silent} does not answer: ${error}`),
+        ]
+      : [];
+  const warnings = unhealthy.map(({ address, backend, upstream }) =>
+    alert("warning", `${address} at ${backend} is unhealthy (upstream ${upstream})`),
+  );
+  return { ...doc, nodes, servers, alerts: [...critical, ...doc.alerts, ...warnings] };
 }
 
 const alert = (level, text) => ({ level, text, remedy: "Look at it." });

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import * as format from "../../crates/prism-figures/src/page/format.js";
-import { graphOf } from "../../crates/prism-figures/src/page/graph.js";
+import { graphOf, stateOf } from "../../crates/prism-figures/src/page/graph.js";
 import { arrange } from "../../crates/prism-figures/src/page/layout.js";
 import {
   History,
@@ -12,6 +12,7 @@ import {
   quantile,
   steps,
 } from "../../crates/prism-figures/src/page/state.js";
+import { tileNames } from "../../crates/prism-figures/src/page/tiles.js";
 import { Cluster, random } from "./cluster.mjs";
 
 test("numbers as texts", () => {
@@ -267,14 +268,77 @@ test("distributions begin when the page was opened, or with the nodes", () => {
   );
 });
 
+/** The states in the boxes of the backends. */
+const boxStates = (shape) => {
+  const { second } = graphOf(new History().add(new Cluster(shape).next(1e12)));
+  return second.map(({ lines }) => lines.at(-1).text);
+};
+
 test("a box tells of the servers of its backend, and of no store", () => {
-  const states = (troubles) => {
-    const cluster = new Cluster({ hasServers: true, troubles, backends: 2 });
-    const { second } = graphOf(new History().add(cluster.next(1e12)));
-    return second.map(({ lines }) => lines.at(-1).text);
-  };
+  const states = (troubles) => boxStates({ service: "upstream", troubles, backends: 2 });
   assert.deepEqual(states(false), ["● ready", "● ready"]);
   assert.deepEqual(states(true), ["▲ 1 of 2 unhealthy", "✕ not reachable"]);
+});
+
+test("a box of a combined service tells of unhealthy servers, and else of its store", () => {
+  const states = (troubles) => boxStates({ service: "combined", troubles });
+  assert.deepEqual(states(false), ["● in sync", "● in sync", "● in sync", "● in sync"]);
+  const expected = ["▲ 1 of 2 unhealthy", "▲ catching up", "● in sync", "✕ not reachable"];
+  assert.deepEqual(states(true), expected);
+});
+
+test("the worst of a backend's troubles is its state", () => {
+  const state = (fields) => {
+    const { service = "combined", status = "in-sync", lives, servers = [], not_ready } = fields;
+    const doc = {
+      service,
+      servers: servers.map((one) => ({ backend: "be0", state: one })),
+      cluster: { backends: [{ name: "be0", status, lives }] },
+    };
+    return stateOf(node({ not_ready }), doc).text;
+  };
+  const both = ["unhealthy", "healthy"];
+  const cases = [
+    [{ lives: false, servers: both }, "no lease"],
+    [{ status: "out", servers: both }, "out"],
+    [{ not_ready: "it leaves", servers: both }, "not ready"],
+    [{ status: "lagging", servers: ["unhealthy"] }, "unhealthy"],
+    [{ status: "lagging", servers: both }, "1 of 2 unhealthy"],
+    [{ status: "lagging", servers: ["healthy", "draining"] }, "catching up"],
+    [{ servers: ["healthy"] }, "in sync"],
+    [{ service: "upstream", status: "lagging", servers: ["healthy"] }, "ready"],
+    [{ service: "objects", status: "lagging" }, "catching up"],
+  ];
+  for (const [fields, expected] of cases)
+    assert.equal(state(fields), expected, JSON.stringify(fields));
+});
+
+test("redirects have tiles once a node has followed one", () => {
+  const history = new History();
+  const at = (time_ms, fields) => {
+    const view = history.add(documentOf(9e9, node({ time_ms, ...fields })));
+    const shown = tileNames(view).filter((name) => name.startsWith("redirect"));
+    return [view.totals.redirects, view.totals.redirectedBytes, shown];
+  };
+  const tiles = ["redirects", "redirected_bytes"];
+  assert.deepEqual(at(1000, {}), [null, null, []], "a node without these figures");
+  assert.deepEqual(at(2000, { redirects: 0, redirected_bytes: 0 }), [0, 0, []]);
+  const followed = { redirects: 6, redirected_bytes: 3000 };
+  assert.deepEqual(at(3000, followed), [3, 1500, tiles]);
+  for (let second = 4; second < 7; second += 1) at(1000 * second, followed);
+  assert.deepEqual(at(7000, followed), [0, 0, tiles], "none at present");
+});
+
+test("a view has the tiles of its cluster", () => {
+  const names = (shape) => tileNames(new History().add(new Cluster(shape).next(1e12)));
+  const all = ["bytes", "direct_share", "requests", "errors", "moves", "connections"];
+  assert.deepEqual(names({}), all);
+  assert.deepEqual(names({ service: "upstream" }), all);
+  assert.deepEqual(names({ service: "combined" }), [...all, "redirects", "redirected_bytes"]);
+  const alone = all.filter((name) => name !== "direct_share");
+  assert.deepEqual(names({ frontends: 0, backends: 1 }), alone);
+  const ofSwitch = new History().add(new Cluster({}).ofSwitch(1e12));
+  assert.deepEqual(tileNames(ofSwitch), ["flows", "full", "packets"]);
 });
 
 test("boxes of the topology do not overlap, and lines end at them", () => {

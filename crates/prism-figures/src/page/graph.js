@@ -1,7 +1,7 @@
 // The graph that the topology shows, out of a view (see state.js). Pure.
 
 import { byteRate, count, percent, rate } from "./format.js";
-import { hasServers, stateByServers } from "./servers.js";
+import { keepsObjects, stateByServers } from "./servers.js";
 import { clientBytes } from "./state.js";
 
 /** The state of a node in a few words, and how bad it is. */
@@ -12,10 +12,12 @@ export function stateOf(node, doc) {
   if (backend?.lives === false) return { level: "critical", mark: "✕", text: "no lease" };
   if (backend?.status === "out") return { level: "critical", mark: "✕", text: "out" };
   if (node.not_ready) return { level: "warning", mark: "▲", text: "not ready" };
-  if (hasServers(doc))
-    return stateByServers(node.name, doc) ?? { level: "good", mark: "●", text: "ready" };
-  if (backend?.status === "lagging") return { level: "warning", mark: "▲", text: "catching up" };
-  if (backend?.status === "in-sync") return { level: "good", mark: "●", text: "in sync" };
+  // A backend answers while it catches up, and an unhealthy server does not.
+  const byServers = stateByServers(node.name, doc);
+  if (byServers) return byServers;
+  const status = keepsObjects(doc) ? backend?.status : null;
+  if (status === "lagging") return { level: "warning", mark: "▲", text: "catching up" };
+  if (status === "in-sync") return { level: "good", mark: "●", text: "in sync" };
   return { level: "good", mark: "●", text: "ready" };
 }
 

@@ -6,7 +6,7 @@ import { element, fill, keep, setAttribute, setText, setValue } from "./dom.js";
 import { count } from "./format.js";
 import { graphOf } from "./graph.js";
 import { updatePanels } from "./panels.js";
-import { hasServers } from "./servers.js";
+import { keepsObjects } from "./servers.js";
 import { History } from "./state.js";
 import { Store } from "./store.js";
 import { Tiles } from "./tiles.js";
@@ -140,7 +140,7 @@ function showHeader(doc) {
       byId("phase"),
       "cluster.epoch",
       cluster.epoch,
-      hasServers(doc) ? "" : `epoch ${cluster.epoch} · ${cluster.phase}`,
+      keepsObjects(doc) ? `epoch ${cluster.epoch} · ${cluster.phase}` : "",
     );
     setText(
       byId("replicas"),

@@ -5,7 +5,7 @@
 import { fill, setText } from "./dom.js";
 import { age, byteRate, bytes, clock, count, day, duration, percent, rate } from "./format.js";
 import { stateOf } from "./graph.js";
-import { hasServers } from "./servers.js";
+import { hasServers, keepsObjects } from "./servers.js";
 import { meanDurations, steps } from "./state.js";
 
 const MAX_ROWS = 100;
@@ -32,7 +32,7 @@ export function updatePanels(view, sinceOpened) {
   moves(view);
   requests(view, sinceOpened);
   latencies(view, sinceOpened);
-  backends(hasServers(doc) ? null : doc.cluster);
+  backends(keepsObjects(doc) ? doc.cluster : null);
   stores(view);
   certificates(view);
   packets(view);

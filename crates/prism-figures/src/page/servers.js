@@ -1,11 +1,14 @@
-// The servers of a service with upstreams, in the boxes of their backends. Pure.
+// The parts of a service, and its servers in the boxes of their backends. Pure.
 
-/** Whether the service has servers instead of stores. */
+/** Whether the service has upstreams, alone or beside its object store. */
 export const hasServers = (doc) => Array.isArray(doc.servers);
+
+/** Whether the service has an object store, alone or beside its upstreams. */
+export const keepsObjects = (doc) => doc.service !== "upstream";
 
 const isUnhealthy = ({ state }) => state === "unhealthy";
 
-/** The state of a backend by its servers in a few words; null if all of them are healthy. */
+/** The state of a backend by its servers in a few words; null if none of them is unhealthy. */
 export function stateByServers(name, doc) {
   const own = (doc.servers ?? []).filter(({ backend }) => backend === name);
   const bad = own.filter(isUnhealthy).length;

@@ -6,6 +6,18 @@
 /** Rates are over this many intervals, so that single requests do not make numbers jump. */
 const WINDOW = 3;
 
+/** The counters of a node whose rates a view has. */
+const RATES = [
+  "sent",
+  "received",
+  "requests",
+  "errors",
+  "accepted",
+  "handed off",
+  "redirects",
+  "redirected bytes",
+];
+
 /** One node over time. */
 class Track {
   samples = [];
@@ -57,6 +69,8 @@ function counters(node) {
   const found = new Map();
   const add = (name, value) => found.set(name, (found.get(name) ?? 0) + value);
   add("accepted", node.accepted ?? 0);
+  add("redirects", node.redirects ?? 0);
+  add("redirected bytes", node.redirected_bytes ?? 0);
   for (const { role, step, count } of node.steps ?? []) add(`step ${role} ${step}`, count);
   for (const request of node.requests ?? []) {
     add("sent", request.sent_bytes);
@@ -118,9 +132,7 @@ export class History {
     if (!this.#tracks.has(node.name)) this.#tracks.set(node.name, new Track());
     const track = this.#tracks.get(node.name);
     track.add(node);
-    for (const name of ["sent", "received", "requests", "errors", "accepted", "handed off"]) {
-      view.rates[name] = track.rate(name);
-    }
+    for (const name of RATES) view.rates[name] = track.rate(name);
     const fresh = new Set(track.newMoves(node.moves ?? []));
     view.moves = (node.moves ?? []).map((move) => ({
       ...move,
@@ -186,6 +198,8 @@ function totals(nodes) {
     errors: of("errors"),
     accepted: of("accepted"),
     moves: of("handed off"),
+    redirects: of("redirects"),
+    redirectedBytes: of("redirected bytes"),
   };
 }
 

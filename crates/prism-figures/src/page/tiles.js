@@ -8,6 +8,11 @@ const POINTS = 120;
 const WIDTH = 120;
 const HEIGHT = 26;
 
+const hasFrontends = ({ nodes }) => nodes.some((node) => node.isFrontend);
+const hasRedirects = ({ nodes }) => nodes.some((node) => node.redirects > 0);
+
+// `isShown` tells whether a view has the tile; without it all have. The mouse over a tile shows its
+// `hint`.
 const TILES = [
   {
     id: "bytes",
@@ -22,6 +27,7 @@ const TILES = [
     show: percent,
     top: 1,
     kind: "direct",
+    isShown: hasFrontends,
   },
   { id: "requests", title: "Requests", of: ({ totals }) => totals.requests, show: rate },
   {
@@ -44,6 +50,22 @@ const TILES = [
     of: ({ totals }) => totals.connections,
     show: count,
   },
+  {
+    id: "redirects",
+    title: "Internal redirects",
+    hint: "Answers that name another resource, which clients get from the node that has it.",
+    of: ({ totals }) => totals.redirects,
+    show: rate,
+    isShown: hasRedirects,
+  },
+  {
+    id: "redirected_bytes",
+    title: "did not pass the redirecting server",
+    hint: "Bytes of the resources that redirects have named.",
+    of: ({ totals }) => totals.redirectedBytes,
+    show: byteRate,
+    isShown: hasRedirects,
+  },
 ];
 
 const SWITCH_TILES = [
@@ -63,6 +85,14 @@ const SWITCH_TILES = [
   },
 ];
 
+const tilesOfKind = ({ doc }) => ({ switch: SWITCH_TILES })[doc.kind] ?? TILES;
+
+/** The names of the tiles that a view has. */
+export const tileNames = (view) =>
+  tilesOfKind(view)
+    .filter(({ isShown }) => isShown?.(view) ?? true)
+    .map(({ id }) => id);
+
 export class Tiles {
   #root;
   #history = new Map();
@@ -73,12 +103,8 @@ export class Tiles {
 
   /** Shows a view, and adds it to the lines. */
   update(view) {
-    const hasFrontends = view.nodes.some((node) => node.isFrontend);
-    const kinds = { switch: SWITCH_TILES };
-    const tiles = (kinds[view.doc.kind] ?? TILES).filter(
-      (tile) => hasFrontends || tile.id !== "direct_share",
-    );
-    const items = tiles.map((tile) => {
+    // A tile that is shown later has its whole line.
+    const items = tilesOfKind(view).map((tile) => {
       const raw = tile.of(view);
       const points = this.#history.get(tile.id) ?? [];
       points.push(raw ?? null);
@@ -86,11 +112,13 @@ export class Tiles {
       this.#history.set(tile.id, points);
       return { ...tile, raw, points };
     });
-    keep(this.#root, items, make, change);
+    const names = tileNames(view);
+    const shown = items.filter(({ id }) => names.includes(id));
+    keep(this.#root, shown, make, change);
   }
 }
 
-function make({ title, kind }) {
+function make({ title, kind, hint }) {
   const line = svg("svg", {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
     preserveAspectRatio: "none",
@@ -98,7 +126,9 @@ function make({ title, kind }) {
   });
   line.append(svg("path"));
   const text = element("p", {}, element("strong"), element("span", {}, title));
-  return element("div", { class: `tile ${kind ?? ""}` }, text, line);
+  const tile = element("div", { class: `tile ${kind ?? ""}` }, text, line);
+  setAttribute(tile, "title", hint);
+  return tile;
 }
 
 function change(tile, { id, raw, show, points, top }) {
