@@ -23,11 +23,11 @@ use crate::client::{self, Trust};
 use crate::files::Files;
 use crate::load::{self, Load, Recipients};
 use crate::network::Network;
-use crate::objects::{Object, Objects};
+use crate::objects::{BUCKET, Object, Objects};
 use crate::processes::{Running, cpu_of_client, cpu_of_family};
 use crate::rows::Values;
-use crate::servers::Servers;
-use crate::{http, proxies};
+use crate::servers::{ServerKind, Servers};
+use crate::{http, proxies, registry};
 
 const REGION: &str = "us-east-1";
 /// The longest time until a system answers as it should.
@@ -56,6 +56,8 @@ pub(crate) struct BedSpec<'b> {
     /// behind the proxies.
     pub(crate) servers: Option<Servers<'b>>,
     pub(crate) mode: Mode,
+    /// Whether Prism also serves objects, beside the servers.
+    pub(crate) has_objects: bool,
     /// The number of Prism's backends that have each object.
     pub(crate) replicas: u16,
     /// The answers that Prism relays instead of handing connections off.
@@ -113,6 +115,7 @@ impl<'b> BedSpec<'b> {
             program: None,
             servers: None,
             mode: Mode::Switch,
+            has_objects: false,
             replicas: 1,
             relay_up_to: RelayUpTo::default(),
             configure: Arc::new(|_| ()),
@@ -211,7 +214,9 @@ impl<'b> Bed<'b> {
     pub(crate) fn store(&self, objects: &Objects) -> Result<()> {
         if self.has_store {
             self.in_threads(objects, &|object| {
-                self.call_prism("PUT", &object.target(), object.body)
+                let files = self.files_in_store(object);
+                let mut files = files.iter();
+                files.try_for_each(|(target, body)| self.call_prism("PUT", target, body))
             })?;
         }
         if self.others.is_some() {
@@ -225,13 +230,25 @@ impl<'b> Bed<'b> {
     pub(crate) fn remove(&self, objects: &Objects) -> Result<()> {
         if self.has_store {
             self.in_threads(objects, &|object| {
-                self.call_prism("DELETE", &object.target(), b"")
+                let files = self.files_in_store(object);
+                let mut files = files.iter();
+                files.try_for_each(|(target, _)| self.call_prism("DELETE", target, b""))
             })?;
         }
         match self.others {
             Some(_) => self.servers.remove(&self.files, objects),
             None => Ok(()),
         }
+    }
+
+    /// The targets in Prism's store that `object` needs, with their bodies.
+    fn files_in_store<'o>(&self, object: Object<'o>) -> Vec<(String, &'o [u8])> {
+        if self.servers.server != ServerKind::Registry {
+            return vec![(object.target(), object.body)];
+        }
+        let stored = registry::stored(object.key, object.body).into_iter();
+        let named = stored.map(|(path, body)| (format!("/{BUCKET}/{path}"), body));
+        named.collect()
     }
 
     /// Has a thread for the objects of each backend.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::objects::{BUCKET, Objects};
+use super::objects::Objects;
 use super::popularity::Popularity;
 use super::rows::Values;
 use super::stats::named;
@@ -89,10 +89,10 @@ impl<'o> Load<'o> {
         let pool = recipients.writes.as_ref().map(|(_, path)| path.display());
         let pool = pool.map(|path| path.to_string()).unwrap_or_default();
         let share = f64::from(self.writes_percent) / 100.0;
-        let bytes = self.objects.bytes;
+        let (bytes, prefix) = (self.objects.bytes, self.objects.prefix);
         let _ = writeln!(
             lua,
-            "}}\nlocal port, bucket = \"{port}\", \"{BUCKET}\"\n\
+            "}}\nlocal port, bucket = \"{port}\", \"{prefix}\"\n\
              local writes, bytes, pool_file = {share}, {bytes}, \"{pool}\""
         );
         lua.push_str(SCRIPT);

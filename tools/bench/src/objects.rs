@@ -3,8 +3,10 @@
 use std::ops::Deref;
 use std::str::FromStr;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use prism_cluster::{NodeName, Placement};
+
+use crate::registry;
 
 /// The bucket that everybody may read.
 pub(crate) const BUCKET: &str = "bench";
@@ -13,13 +15,19 @@ pub(crate) const POLICY: &str = r#"{"Version":"2012-10-17","Statement":[{"Effect
 "Principal":"*","Action":["s3:GetObject"],"Resource":["arn:aws:s3:::bench/*"]}]}"#;
 /// Distance of the beginnings of two objects in the pool, in bytes.
 const STEP: usize = 64;
+/// Blobs that are tried for each that is wanted.
+const BLOBS_TRIED: usize = 16;
 
 /// Objects of one size. Each key begins with the name of its backend, so proxies need no
 /// table.
 pub(crate) struct Objects {
     pub(crate) bytes: u64,
+    /// The beginning of their targets.
+    pub(crate) prefix: &'static str,
     /// Keys, by backend.
     pub(crate) keys: Vec<Vec<String>>,
+    /// The beginnings of all objects in the pool.
+    offsets: Vec<usize>,
     /// Random bytes. Each object is a piece with its own beginning, so all differ.
     pool: Vec<u8>,
 }
@@ -28,6 +36,7 @@ pub(crate) struct Objects {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Object<'o> {
     pub(crate) key: &'o str,
+    prefix: &'o str,
     /// The number of its backend.
     pub(crate) backend: usize,
     /// Its beginning in the pool.
@@ -38,7 +47,7 @@ pub(crate) struct Object<'o> {
 impl Object<'_> {
     /// The target of requests for it.
     pub(crate) fn target(&self) -> String {
-        format!("/{BUCKET}/{}", self.key)
+        format!("/{}/{}", self.prefix, self.key)
     }
 }
 
@@ -46,12 +55,7 @@ impl Objects {
     /// `each` objects for each of `backends` backends, with keys that Prism's placement gives
     /// to it.
     pub(crate) fn new(backends: usize, each: usize, bytes: u64) -> Result<Self> {
-        let names: Vec<String> = (0..backends).map(|n| format!("be{n}")).collect();
-        let nodes = names
-            .iter()
-            .map(|name| NodeName::new(name.as_str()))
-            .collect::<Result<_, _>>()?;
-        let placement = Placement::new(&nodes);
+        let (names, placement) = placed(backends)?;
         let is_of = |name: &str, key: &str| {
             let owner = placement.owner(BUCKET, key);
             owner.is_some_and(|owner| owner.as_str() == name)
@@ -61,9 +65,52 @@ impl Objects {
             all.filter(|key| is_of(name, key)).take(each).collect()
         });
         let keys = keys.collect();
-        let mut pool = vec![0; usize::try_from(bytes)? + backends * each * STEP];
-        fastrand::Rng::with_seed(bytes).fill(&mut pool);
-        Ok(Self { bytes, keys, pool })
+        Ok(Self {
+            bytes,
+            prefix: BUCKET,
+            keys,
+            offsets: (0..backends * each).map(|n| n * STEP).collect(),
+            pool: pool(bytes, backends * each)?,
+        })
+    }
+
+    /// The same of blobs of a registry, which are called by their SHA-256.
+    pub(crate) fn blobs(backends: usize, each: usize, bytes: u64) -> Result<Self> {
+        let (names, placement) = placed(backends)?;
+        let mut blobs = Self {
+            prefix: registry::BLOBS,
+            offsets: Vec::new(),
+            pool: pool(bytes, backends * each * BLOBS_TRIED)?,
+            keys: vec![Vec::new(); backends],
+            bytes,
+        };
+        let mut offsets = vec![Vec::new(); backends];
+        let mut next = 0;
+        while blobs.keys.iter().any(|keys| keys.len() < each) {
+            let body = blobs.body_at(next);
+            ensure!(
+                !body.is_empty(),
+                "too few blobs have a place at some backend"
+            );
+            let name = registry::name(body);
+            let owner = placement.owner(BUCKET, &registry::path_of_data(&name));
+            let owner =
+                owner.and_then(|owner| names.iter().position(|name| name == owner.as_str()));
+            let room =
+                owner.and_then(|owner| Some((blobs.keys.get_mut(owner)?, offsets.get_mut(owner)?)));
+            if let Some((keys, offsets)) = room.filter(|(keys, _)| keys.len() < each) {
+                keys.push(name);
+                offsets.push(next);
+            }
+            next += STEP;
+        }
+        blobs.offsets = offsets.concat();
+        Ok(blobs)
+    }
+
+    fn body_at(&self, offset: usize) -> &[u8] {
+        let end = offset + usize::try_from(self.bytes).unwrap_or_default();
+        self.pool.get(offset..end).unwrap_or_default()
     }
 
     /// The bytes that objects are cut from.
@@ -75,15 +122,13 @@ impl Objects {
     pub(crate) fn all(&self) -> impl Iterator<Item = Object<'_>> {
         let keys = self.keys.iter().enumerate();
         let keys = keys.flat_map(|(backend, keys)| keys.iter().map(move |key| (backend, key)));
-        keys.enumerate().map(|(n, (backend, key))| {
-            let offset = n * STEP;
-            let end = offset + usize::try_from(self.bytes).unwrap_or_default();
-            Object {
-                key,
-                backend,
-                offset,
-                body: self.pool.get(offset..end).unwrap_or_default(),
-            }
+        let placed = keys.zip(&self.offsets);
+        placed.map(|((backend, key), offset)| Object {
+            key,
+            prefix: self.prefix,
+            backend,
+            offset: *offset,
+            body: self.body_at(*offset),
         })
     }
 
@@ -91,6 +136,23 @@ impl Objects {
     pub(crate) fn of(&self, backend: usize) -> impl Iterator<Item = Object<'_>> {
         self.all().filter(move |object| object.backend == backend)
     }
+}
+
+/// The names of backends, and Prism's placement among them.
+fn placed(backends: usize) -> Result<(Vec<String>, Placement)> {
+    let names: Vec<String> = (0..backends).map(|n| format!("be{n}")).collect();
+    let nodes = names
+        .iter()
+        .map(|name| NodeName::new(name.as_str()))
+        .collect::<Result<_, _>>()?;
+    Ok((names, Placement::new(&nodes)))
+}
+
+/// Random bytes for so many objects.
+fn pool(bytes: u64, objects: usize) -> Result<Vec<u8>> {
+    let mut pool = vec![0; usize::try_from(bytes)? + objects * STEP];
+    fastrand::Rng::with_seed(bytes).fill(&mut pool);
+    Ok(pool)
 }
 
 /// Sizes of objects, as in `64,4K,1M`.

@@ -45,6 +45,8 @@ pub(crate) struct ComparisonPlan<'p, W> {
     pub(crate) contestants: Vec<Contestant<W>>,
     /// Turns write objects, which are compared afterwards.
     pub(crate) has_writes: bool,
+    /// The objects are blobs of a registry.
+    pub(crate) has_blobs: bool,
 }
 
 /// The parts of one turn.
@@ -98,6 +100,7 @@ impl<'p, W> ComparisonPlan<'p, W> {
             beds: Vec::new(),
             contestants: Vec::new(),
             has_writes: false,
+            has_blobs: false,
         }
     }
 
@@ -175,7 +178,12 @@ impl<'p, W> ComparisonPlan<'p, W> {
         jobs: &[Job<&Contestant<W>>],
         turn: &impl Fn(&TurnRequest<'_, W>) -> Result<Values>,
     ) -> Result<()> {
-        let objects = Objects::new(self.network.backends, size.each, size.bytes)?;
+        let make = if self.has_blobs {
+            Objects::blobs
+        } else {
+            Objects::new
+        };
+        let objects = make(self.network.backends, size.each, size.bytes)?;
         for bed in beds {
             bed.store(&objects)?;
         }

@@ -14,7 +14,7 @@ use crate::files::Files;
 use crate::http;
 use crate::objects::{BUCKET, Objects, POLICY};
 use crate::processes::Running;
-use crate::proxies;
+use crate::{proxies, registry};
 
 const APP: &str = include_str!("servers/app.go");
 const ACCESS_KEY: &str = "GK000000000000000000000001";
@@ -29,6 +29,9 @@ pub(crate) enum ServerKind {
     Go,
     /// versitygw, an S3 server.
     Versitygw,
+    /// A registry of container images, for `bench redirect`.
+    #[value(skip)]
+    Registry,
 }
 
 /// The same server at every backend.
@@ -37,6 +40,8 @@ pub(crate) struct Servers<'s> {
     pub(crate) server: ServerKind,
     /// The program versitygw.
     pub(crate) versitygw: Option<&'s Path>,
+    /// Whether Prism is in front of them, and follows their redirects.
+    pub(crate) are_followed: bool,
     /// The certificate with its key, if clients may ask over HTTPS directly.
     pub(crate) pem: Option<PathBuf>,
 }
@@ -47,6 +52,7 @@ impl ServerKind {
             Self::Nginx => "nginx",
             Self::Go => "go",
             Self::Versitygw => "versitygw",
+            Self::Registry => "registry",
         }
     }
 }
@@ -57,6 +63,7 @@ impl Servers<'_> {
         Self {
             server,
             versitygw: None,
+            are_followed: false,
             pem: None,
         }
     }
@@ -66,7 +73,7 @@ impl Servers<'_> {
         fs::create_dir(files.objects())?;
         match self.server {
             ServerKind::Nginx => fs::create_dir(files.objects().join(BUCKET))?,
-            ServerKind::Versitygw => {}
+            ServerKind::Versitygw | ServerKind::Registry => {}
             ServerKind::Go => {
                 fs::create_dir(files.objects().join(BUCKET))?;
                 let source = files.write("app.go", APP.as_bytes())?;
@@ -105,6 +112,9 @@ impl Servers<'_> {
                     app.arg(secure).arg(pem);
                 }
                 vec![app]
+            }
+            ServerKind::Registry => {
+                vec![registry::command(files, lab, host, self.are_followed)?]
             }
             ServerKind::Versitygw => {
                 let mut gateways = vec![self.versitygw(lab, host, &plain)?];
@@ -163,10 +173,13 @@ impl Servers<'_> {
         address: SocketAddr,
         objects: &Objects,
     ) -> Result<()> {
+        if self.server == ServerKind::Registry {
+            return registry::store(files, objects);
+        }
         for object in objects.all() {
             match self.server {
                 ServerKind::Versitygw => put(address, &object.target(), object.body)?,
-                ServerKind::Nginx | ServerKind::Go => fs::write(files.of(object.key), object.body)?,
+                _ => fs::write(files.of(object.key), object.body)?,
             }
         }
         Ok(())
@@ -174,6 +187,9 @@ impl Servers<'_> {
 
     /// Removes `objects`, which are files in all servers.
     pub(crate) fn remove(&self, files: &Files, objects: &Objects) -> Result<()> {
+        if self.server == ServerKind::Registry {
+            return Ok(fs::remove_dir_all(files.objects().join("docker"))?);
+        }
         let mut objects = objects.all();
         objects.try_for_each(|object| Ok(fs::remove_file(files.of(object.key))?))
     }

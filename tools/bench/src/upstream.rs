@@ -16,7 +16,7 @@ use crate::summary::{Column, Comparison, Summary, column};
 use crate::sweep::{OBJECTS, PRISM_OVER_OTHERS, SYSTEMS};
 use crate::turns::{Options, Turns};
 
-const COLUMNS: &[Column] = &[
+pub(crate) const COLUMNS: &[Column] = &[
     column("MB/s", "mb_s", 1.0, 1),
     column("requests/s", "requests_s", 1.0, 0),
     column("p50 ms", "p50_us", 1e3, 2),

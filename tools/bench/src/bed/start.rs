@@ -41,7 +41,7 @@ pub(super) fn up<'b>(
         .clone()
         .unwrap_or(Servers::of(ServerKind::Nginx));
     servers.pem = pem.clone();
-    let has_store = spec.servers.is_none();
+    let has_store = spec.servers.is_none() || spec.has_objects;
     let has_others = spec.systems.iter().any(|system| *system != System::Prism);
     if has_others {
         servers.prepare(&files)?;
@@ -50,7 +50,11 @@ pub(super) fn up<'b>(
         let lab = other_lab(network, spec, cancel, &files, pem)?;
         side(lab, Some(&servers), &files, network)
     });
-    let behind_prism = (!has_store).then_some(&servers);
+    let behind_prism = Servers {
+        are_followed: spec.has_objects,
+        ..servers.clone()
+    };
+    let behind_prism = spec.servers.is_some().then_some(&behind_prism);
     let bed = Bed {
         prism: side(prism, behind_prism, &files, network)?,
         others: others.transpose()?,
@@ -108,6 +112,7 @@ fn name(what: &str) -> Result<LabName> {
 fn prism_lab(network: &Network, spec: &BedSpec<'_>, cancel: Arc<AtomicBool>) -> Result<Lab> {
     let program = prism_lab::prism_program(spec.program)?;
     let is_proxy = spec.servers.is_some();
+    let has_store = !is_proxy || spec.has_objects;
     let replicas = spec.replicas;
     let configure = Arc::clone(&spec.configure);
     let lab = LabSpec::new(name("prism")?, program);
@@ -123,7 +128,8 @@ fn prism_lab(network: &Network, spec: &BedSpec<'_>, cancel: Arc<AtomicBool>) -> 
                 ..Upstream::default()
             };
             config.service.first_mut().upstream = Some(vec![server].into());
-        } else {
+        }
+        if has_store {
             config.cluster.region = REGION.into();
             config.cluster.replicas = replicas;
         }
