@@ -28,6 +28,7 @@ PYTHON = f"PYTHONPATH={PACKAGES} exec python3"
 NAME = "applications"
 SERVER = "127.0.0.1:8000"
 UPLOAD_BYTES = 1 << 30
+IMAGE_BYTES = 60 << 20
 
 
 def run(*command, **options):
@@ -42,9 +43,9 @@ class Lab:
         self.urls = []
 
     @contextlib.contextmanager
-    def up(self, server, settings=""):
+    def up(self, server, settings="", options=()):
         lab = ["up", "--name", NAME, "--backends", "2", "--tls", "--upstream", SERVER, "--server", server]
-        run(BIN / "prism-lab", *lab, stdout=subprocess.DEVNULL)
+        run(BIN / "prism-lab", *lab, *options, stdout=subprocess.DEVNULL)
         try:
             config = pathlib.Path(f"/run/prism-lab/{NAME}/prism.toml")
             text = config.read_text()
@@ -79,6 +80,15 @@ class Lab:
             time.sleep(0.2)
         sys.exit("applications: the application does not answer")
 
+    def counted(self, name):
+        """The sum of a counter of requests over all nodes."""
+        total = 0
+        for host in ("fe0", "be0", "be1"):
+            asked = ("curl", "-s", "http://127.0.0.1:9464/metrics")
+            shown = run(BIN / "prism-lab", "exec", "--name", NAME, host, "--", *asked, stdout=subprocess.PIPE)
+            total += sum(map(float, re.findall(rf"^prism_{name} (\S+)$", shown.stdout, re.M)))
+        return int(total)
+
     def path(self, name):
         return self.directory / name
 
@@ -95,24 +105,59 @@ log: {{ level: error }}
 storage: {{ filesystem: {{ rootdirectory: {lab.path("registry")} }}, delete: {{ enabled: true }} }}
 http: {{ addr: "{SERVER}", secret: of-both, relativeurls: true }}
 """)
+    image = large_image(lab)
+    with lab.up(f"exec docker-registry serve {config}"):
+        for url in lab.urls:
+            push_and_pull(lab, url, image)
+
+
+def large_image(lab):
+    """An image with a layer of IMAGE_BYTES that nothing compresses."""
     layer = lab.path("layer")
     layer.mkdir()
-    (layer / "large").write_bytes(os.urandom(60 << 20))
+    (layer / "large").write_bytes(os.urandom(IMAGE_BYTES))
     image = lab.path("image")
     run("tar", "-C", layer, "-czf", lab.path("layer.tar.gz"), "large")
     make_image(image, lab.path("layer.tar.gz").read_bytes())
-    with lab.up(f"exec docker-registry serve {config}"):
+    return image
+
+
+def push_and_pull(lab, url, image):
+    scheme, address = url.split("://")
+    port = 80 if scheme == "http" else 443
+    target = f"docker://{address}:{port}/team/{scheme}:1"
+    verify = "false" if scheme == "http" else "true"
+    skopeo = ("skopeo", "--insecure-policy", "copy", "--quiet")
+    lab.on_client(*skopeo, f"--dest-tls-verify={verify}", f"oci:{image}:1", target)
+    back = lab.path(f"back-{scheme}")
+    lab.on_client(*skopeo, f"--src-tls-verify={verify}", target, f"oci:{back}:1")
+    blobs = [sorted(path.name for path in (tree / "blobs/sha256").iterdir()) for tree in (image, back)]
+    assert blobs[0] == blobs[1], "another image came back"
+
+
+def registry_store(lab):
+    """A registry whose blobs are in the service's own store: it redirects to them, and no blob passes it."""
+    config = lab.write("registry.yml", f"""version: 0.1
+log: {{ level: error }}
+storage:
+  s3: {{ region: us-east-1, bucket: images, rootdirectory: /registry, v4auth: true, chunksize: 10485760 }}
+  redirect: {{ disable: false }}
+http: {{ addr: "{SERVER}", secret: of-both, relativeurls: true }}
+""")
+    image = large_image(lab)
+    registry = "\n".join((
+        "export REGISTRY_STORAGE_S3_ACCESSKEY=$AWS_ACCESS_KEY_ID REGISTRY_STORAGE_S3_SECRETKEY=$AWS_SECRET_ACCESS_KEY",
+        "export REGISTRY_STORAGE_S3_REGIONENDPOINT=$AWS_ENDPOINT_URL",
+        "until aws --endpoint-url $AWS_ENDPOINT_URL s3 mb s3://images; do sleep 0.2; done",
+        f"exec docker-registry serve {config}",
+    ))
+    with lab.up(registry, options=["--objects"]):
         for url in lab.urls:
-            scheme, address = url.split("://")
-            port = 80 if scheme == "http" else 443
-            target = f"docker://{address}:{port}/team/{scheme}:1"
-            verify = "false" if scheme == "http" else "true"
-            skopeo = ("skopeo", "--insecure-policy", "copy", "--quiet")
-            lab.on_client(*skopeo, f"--dest-tls-verify={verify}", f"oci:{image}:1", target)
-            back = lab.path(f"back-{scheme}")
-            lab.on_client(*skopeo, f"--src-tls-verify={verify}", target, f"oci:{back}:1")
-            blobs = [sorted(path.name for path in (tree / "blobs/sha256").iterdir()) for tree in (image, back)]
-            assert blobs[0] == blobs[1], "another image came back"
+            before = lab.counted("redirects_followed_total"), lab.counted("redirects_sent_bytes_total")
+            push_and_pull(lab, url, image)
+            after = lab.counted("redirects_followed_total"), lab.counted("redirects_sent_bytes_total")
+            assert after[0] > before[0], "no answer of the registry was followed"
+            assert after[1] - before[1] >= IMAGE_BYTES, "the blobs have passed the registry"
 
 
 def make_image(image, layer):
@@ -244,7 +289,7 @@ def java(lab):
             lab.on_client("java", HERE / "Echo.java", url, f"/run/prism-lab/{NAME}/tls/ca.crt")
 
 
-APPLICATIONS = {f.__name__: f for f in (registry, git, webdav, fastapi, socketio, java)}
+APPLICATIONS = {f.__name__: f for f in (registry, registry_store, git, webdav, fastapi, socketio, java)}
 
 
 def main():

@@ -1,6 +1,7 @@
 //! `prism serve DIR`: one node on this machine, for a first try and for the tests of
 //! applications. It runs the node of a cluster with a configuration made here: no switch,
-//! no other nodes, no root. `prism serve --upstream ADDRESS` is the same before an HTTP server.
+//! no other nodes, no root. `prism serve --upstream ADDRESS` is the same before an HTTP server, and
+//! `prism serve DIR --upstream ADDRESS` is both.
 //!
 //! Not here: serving requests (`node`), storing objects (`prism-store`).
 
@@ -30,17 +31,17 @@ const DRAIN_S: u32 = 5;
 ///
 /// For a first try, and for the tests of applications. AWS_ACCESS_KEY_ID and
 /// AWS_SECRET_ACCESS_KEY give the access key. Without them, the first start makes
-/// one and stores it in DIR. With --upstream nothing is stored, and nobody needs a key.
+/// one and stores it in DIR. With --upstream and no DIR nothing is stored, and nobody needs a key.
 /// SIGINT or SIGTERM ends the command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Directory of the objects and the access key; created if it does not exist.
     #[arg(required_unless_present = "upstream")]
     dir: Option<PathBuf>,
-    /// Pass requests to the HTTP server at this address in the place of storing objects. Several
-    /// servers are separated by commas.
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, value_delimiter = ',',
-          conflicts_with_all = ["dir", "region", "no_fsync", "quota_bytes", "reserve_bytes"])]
+    /// Pass requests to the HTTP server at this address. Several servers are separated by commas.
+    /// With DIR too, requests that an S3 client has signed go to the objects, and the server may
+    /// have others answered with one: `X-Accel-Redirect: @store/BUCKET/KEY`.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, value_delimiter = ',')]
     upstream: Vec<SocketAddr>,
     /// Address and port to listen on; port 0 takes a free port.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9000",
@@ -50,17 +51,22 @@ pub(crate) struct Args {
     #[arg(long)]
     allow_remote: bool,
     /// The region that clients sign for.
-    #[arg(long, value_name = "NAME", default_value = "us-east-1")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "us-east-1",
+        requires = "dir"
+    )]
     region: String,
     /// Answer writes before they are on the disk. This is faster, but a power loss
     /// loses them. For stores in memory, and for tests.
-    #[arg(long)]
+    #[arg(long, requires = "dir")]
     no_fsync: bool,
     /// Most bytes of objects; 0 for no limit.
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    #[arg(long, value_name = "BYTES", default_value_t = 0, requires = "dir")]
     quota_bytes: u64,
     /// Free bytes of the disk that writes leave.
-    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, requires = "dir")]
     reserve_bytes: u64,
     /// Address and port for metrics and health over HTTP [default: 127.0.0.1:9464, if it is
     /// free].
@@ -97,6 +103,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             args.listen
         );
     }
+    if args.upstream.contains(&args.listen) {
+        bail!(
+            "{} is the address of Prism itself; choose another one with --listen",
+            args.listen
+        );
+    }
     match &args.dir {
         Some(dir) => run_store(args, dir),
         None => proxy::run(args),
@@ -116,8 +128,12 @@ fn run_store(args: &Args, dir: &Path) -> anyhow::Result<()> {
     // directory fails with that reason. Only the process with the store makes an access key.
     let store = open_store(&config, NAME)?;
     let (user, file) = credentials::of(dir)?;
+    if !args.upstream.is_empty() {
+        proxy::configure(&mut config.service, &args.upstream, Some(&user.access_key));
+    }
     let cluster = Cluster::of_users(&config, std::slice::from_ref(&user))?;
     start(args, config, cluster, store, |address, admin| {
+        proxy::introduce_servers(&args.upstream, address)?;
         introduce(dir, &args.region, address, admin, &user, file.as_deref())
     })
 }

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use prism_config::{ConfigFile, RelayUpTo, Upstream};
+use anyhow::{Context, Result, bail};
+use prism_config::{ConfigFile, ObjectRoutes, Redirects, RelayUpTo, STORE, Upstream};
 use prism_lab::{
     CaptureOptions, Failure, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Layout, Mode,
     Rate,
@@ -86,8 +86,12 @@ pub(crate) struct Up {
     tls: bool,
     /// Pass requests to the HTTP server at this address of each backend, in the place of storing
     /// objects.
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "etcd")]
+    #[arg(long, value_name = "ADDRESS:PORT")]
     upstream: Option<SocketAddr>,
+    /// With --upstream: store objects too. Requests that an S3 client has signed go to them, and
+    /// the server may have others answered with one: `X-Accel-Redirect: @store/BUCKET/KEY`.
+    #[arg(long, requires = "upstream")]
+    objects: bool,
     /// With --upstream: the server, as a command of the shell that is started on each backend. Its
     /// output is in server.log beside the lab's other files.
     #[arg(long, value_name = "CMD", requires = "upstream")]
@@ -220,13 +224,33 @@ fn run_up(up: Up) -> Result<()> {
     spec.store_dir = up.store_dir;
     prism_lab::cancel_on_signal(Arc::clone(&spec.cancel))?;
     if let Some(address) = up.upstream {
-        spec = spec.configure(move |config| pass_to(config, address));
+        let objects = up.objects;
+        spec = spec.configure(move |config| {
+            pass_to(config, address);
+            if objects {
+                add_objects(config, Redirects::default());
+            }
+        });
+    }
+    if up.etcd && up.upstream.is_some() && !up.objects {
+        bail!("--etcd is for objects; add --objects, or remove it");
     }
     let lab = Lab::up(spec)?;
+    if up.objects {
+        let status = lab.status();
+        let urls = status.endpoints.iter().chain(&status.https_endpoints);
+        let locations = urls.map(|url| (format!("{url}/"), STORE.to_owned()));
+        let redirects = Redirects {
+            access_key: Some(lab.credential().access_key.clone()),
+            locations: locations.collect(),
+            ..Redirects::default()
+        };
+        lab.reload(|config| add_objects(config, redirects))?;
+    }
     if let Some(server) = &up.server {
         start_servers(&lab, server)?;
     }
-    let text = introduction(&lab, up.upstream);
+    let text = introduction(&lab, up.upstream, up.objects);
     lab.keep()?;
     print!("{text}");
     Ok(())
@@ -239,6 +263,23 @@ pub(crate) fn pass_to(config: &mut ConfigFile, address: SocketAddr) {
         ..Upstream::default()
     };
     config.service.first_mut().upstream = Some(vec![upstream].into());
+}
+
+/// Gives a service with an upstream objects, which the server may name by these `redirects`.
+fn add_objects(config: &mut ConfigFile, redirects: Redirects) {
+    let service = config.service.first_mut();
+    let upstreams = service.upstream.iter().flat_map(|all| all.iter()).cloned();
+    let upstreams = upstreams.map(|upstream| Upstream {
+        name: Some("server".into()),
+        redirects: Some(redirects.clone()),
+        ..upstream
+    });
+    service.upstream = Some(upstreams.collect::<Vec<_>>().into());
+    // A field of every request that S3 clients sign in its header.
+    service.objects = Some(ObjectRoutes {
+        headers: vec!["x-amz-date".into()],
+        ..ObjectRoutes::default()
+    });
 }
 
 /// Starts a server on each backend. It ends with the lab.
@@ -256,21 +297,32 @@ fn start_servers(lab: &Lab, server: &str) -> Result<()> {
 }
 
 /// The commands to try first.
-fn first_steps(option: &str, endpoint: &str, upstream: Option<SocketAddr>) -> String {
+fn first_steps(
+    option: &str,
+    endpoint: &str,
+    upstream: Option<SocketAddr>,
+    has_objects: bool,
+) -> String {
     let exec = format!("prism-lab exec{option}");
-    match upstream {
-        None => format!(
-            "  {exec} client -- aws --endpoint-url {endpoint} s3 mb s3://photos\n  \
-             {exec} client -- aws --endpoint-url {endpoint} s3 cp README.md s3://photos/\n"
-        ),
-        Some(server) => format!(
-            "  {exec} client -- curl -i {endpoint}/\n  \
-             {exec} be0 -- curl -i http://{server}/    # the server itself\n"
-        ),
+    let objects = format!(
+        "  {exec} client -- aws --endpoint-url {endpoint} s3 mb s3://photos\n  \
+         {exec} client -- aws --endpoint-url {endpoint} s3 cp README.md s3://photos/\n"
+    );
+    let Some(server) = upstream else {
+        return objects;
+    };
+    let servers = format!(
+        "  {exec} client -- curl -i {endpoint}/\n  \
+         {exec} be0 -- curl -i http://{server}/    # the server itself\n"
+    );
+    if has_objects {
+        servers + &objects
+    } else {
+        servers
     }
 }
 
-fn introduction(lab: &Lab, upstream: Option<SocketAddr>) -> String {
+fn introduction(lab: &Lab, upstream: Option<SocketAddr>, has_objects: bool) -> String {
     let status = lab.status();
     let credential = lab.credential();
     let option = match status.name.as_str() {
@@ -287,12 +339,13 @@ fn introduction(lab: &Lab, upstream: Option<SocketAddr>) -> String {
         format!("authority   {ca} (set for programs run by `prism-lab exec`)\n")
     });
     let preferred = status.https_endpoint.as_ref().unwrap_or(&status.endpoint);
-    let keys = match upstream {
-        None => format!(
+    let keys = if upstream.is_none() || has_objects {
+        format!(
             "access key  {}\nsecret key  {}\n",
             credential.access_key, credential.secret_key
-        ),
-        Some(_) => String::new(),
+        )
+    } else {
+        String::new()
     };
     format!(
         "lab {} is up\n\n{}\nendpoint    {first} (from the lab's hosts)\n{others}{authority}{keys}files       {}\n\n\
@@ -300,7 +353,7 @@ fn introduction(lab: &Lab, upstream: Option<SocketAddr>) -> String {
         status.name,
         table(&status),
         status.directory.display(),
-        first_steps(&option, preferred, upstream),
+        first_steps(&option, preferred, upstream, has_objects),
     )
 }
 

@@ -289,6 +289,20 @@ fn the_edges_of_s3_are_those_of_s3() {
     assert!(server.end(Signal::TERM).success());
 }
 
+#[test]
+fn an_application_has_its_objects_sent_by_the_process_in_front_of_it() {
+    let place = Place::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let mut command = place.serve(&place.data(), "127.0.0.1:0");
+    command.args(["--upstream", &format!("127.0.0.1:{port}")]);
+    let server = Server::start(command);
+    let key = (server.access_key.as_str(), server.secret_key.as_str());
+    server.python(&place, "redirects.py", &[&port.to_string()], key);
+    assert!(server.end(Signal::TERM).success());
+}
+
 /// Debian 12's curl sends no `x-amz-content-sha256`. The printed commands work with it.
 #[test]
 fn curl_puts_reads_and_deletes_and_is_told_what_to_add() {
