@@ -53,6 +53,7 @@ wrk                   | command -v wrk                       | wrk
 h2load                | command -v h2load                    | nghttp2-client
 boto3                 | python3 -c "import boto3"            | python3-boto3
 django                | /usr/bin/python3 -c "import django"  | python3-django
+ffmpeg                | command -v ffmpeg                    | ffmpeg
 s3cmd                 | command -v s3cmd                     | s3cmd
 rclone                | command -v rclone                    | rclone
 restic                | command -v restic                    | restic

@@ -102,8 +102,8 @@ impl Rules {
     fn of(config: &Config) -> Self {
         let settings = config.service.objects.clone().unwrap_or_default();
         Self {
-            // The store itself reads a path in one way only.
-            matcher: Matcher::new(&settings.conditions(), true),
+            // The store itself reads a path in one way only, unless it sees another one.
+            matcher: Matcher::new(&settings.conditions(), settings.replace_prefix.is_none()),
             settings,
         }
     }

@@ -71,7 +71,7 @@ impl Combined {
         let verdict = verdict.map_err(|AmbiguousPath| prism_upstream::Error::AmbiguousPath)?;
         Ok(match verdict {
             Verdict::Store => true,
-            Verdict::StoreAtLast => !self.upstreams.takes(head)?,
+            Verdict::StoreAtLast => !self.upstreams.takes(head, false)?,
             Verdict::Upstream => false,
         })
     }
@@ -132,7 +132,7 @@ impl Combined {
         let verdict = verdict.map_err(|AmbiguousPath| prism_upstream::Error::AmbiguousPath)?;
         Ok(match verdict {
             Verdict::Store => true,
-            Verdict::StoreAtLast => !self.upstreams.takes(&destination.head)?,
+            Verdict::StoreAtLast => !self.upstreams.takes(&destination.head, true)?,
             Verdict::Upstream => false,
         })
     }
@@ -271,8 +271,14 @@ impl Service for Combined {
         self.objects.epoch()
     }
 
-    async fn has_moved_on(&self, epoch: u64, was_sent_elsewhere: bool) -> bool {
-        self.objects.has_moved_on(epoch, was_sent_elsewhere).await
+    async fn has_moved_on(&self, meaning: &Meaning, epoch: u64, was_sent_elsewhere: bool) -> bool {
+        let Meaning::Objects(meaning) = meaning else {
+            return false;
+        };
+        let objects = &self.objects;
+        objects
+            .has_moved_on(meaning, epoch, was_sent_elsewhere)
+            .await
     }
 
     fn facts(&self, meaning: &Meaning) -> Facts {

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::model::{AccessLogFormat, Role};
 use crate::networks::Networks;
+use crate::redirects::{ObjectRoutes, Redirects};
 use crate::rule::Rule;
 use crate::service::ServiceLimits;
 use crate::upstream::{HealthCheck, Upstream};
@@ -83,8 +84,22 @@ fn with_own_fields() -> ConfigFile {
         replace_prefix: Some("/".into()),
         retries: 1,
         idle_timeout_s: 1,
+        internal: true,
+        redirects: Some(Redirects {
+            access_key: Some("A".into()),
+            locations: [("http://s/".to_owned(), "store".to_owned())].into(),
+            ..Redirects::default()
+        }),
         ..Upstream::default()
     };
+    service.objects = Some(ObjectRoutes {
+        hosts: vec!["h".into()],
+        paths: vec!["/p/".into()],
+        methods: vec!["GET".into()],
+        headers: vec!["h".into()],
+        replace_prefix: Some("/".into()),
+        internal: true,
+    });
     service.upstream = Some(vec![upstream].into());
     service.rule = vec![Rule::default()];
     service.trusted_proxies = Networks::parse(&["10.0.0.0/8"]).unwrap();
@@ -149,7 +164,11 @@ fn each_changed_field_is_reported_alone_and_in_one_class() {
 fn each_rule_is_for_a_field_that_exists_and_is_reached() {
     let mut reached: BTreeMap<&str, usize> = BTreeMap::new();
     // A node comes or goes, and several upstreams are one value.
-    let whole = [["node", "be0"], ["service", "upstream"]];
+    let whole = [
+        ["node", "be0"],
+        ["service", "upstream"],
+        ["service", "objects"],
+    ];
     let whole = whole.map(|path| path.map(str::to_owned).to_vec());
     for path in all_leaves().into_iter().chain(whole) {
         let fits = |pattern: &str| {
@@ -387,6 +406,8 @@ fn the_documents_mark_the_fields_that_apply_at_run_time() {
         let applies = nodes == Reload || switch == Reload && nodes == Never;
         let name = match path.as_slice() {
             [section, _, field] if section == "node" => format!("node.{field}"),
+            // One of the values of a table.
+            [table @ .., _] if path.iter().any(|part| part == "locations") => table.join("."),
             path => path.join("."),
         };
         assert_eq!(documented.get(&name), Some(&applies), "{name}");

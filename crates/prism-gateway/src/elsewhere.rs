@@ -143,7 +143,12 @@ impl<S: Service> Gateway<S> {
                 break failure;
             }
             let is_over = !was_sent_elsewhere && self.handle.outlast_outage(begun).await;
-            if !is_over && !self.service.has_moved_on(epoch, was_sent_elsewhere).await {
+            if !is_over
+                && !self
+                    .service
+                    .has_moved_on(&request.meaning, epoch, was_sent_elsewhere)
+                    .await
+            {
                 break failure;
             }
             tries += 1;

@@ -3,7 +3,7 @@
 
 use prism_handoff::Connection;
 use prism_http::ResponseHead;
-use prism_service::{Fault, MAX_REDIRECTS, Redirected, Request, Service};
+use prism_service::{Exchange, Fault, MAX_REDIRECTS, Redirected, Request, Service, has_body};
 
 use crate::connections::ListedConnection;
 use crate::gateway::Gateway;
@@ -25,15 +25,19 @@ impl<S: Service> Gateway<S> {
         let End {
             mut record,
             head_bytes,
+            is_body_read,
             ..
         } = end;
         record.status = Some(answer.status());
         let about = self.service.about(&request.meaning);
         self.observe_redirect(sight, about, &request.head, &record);
-        let redirected = if request.redirection.steps() < MAX_REDIRECTS {
+        let meaning = Some(&request.meaning);
+        let redirected = if !is_body_read {
+            // Another node was in haste.
+            Err(self.service.error_for(Fault::OutOfReach, meaning))
+        } else if request.redirection.steps() < MAX_REDIRECTS {
             self.service.redirected(request.view(), answer)
         } else {
-            let meaning = Some(&request.meaning);
             Err(self.service.error_for(Fault::RedirectLoop, meaning))
         };
         let redirected = match redirected {
@@ -80,9 +84,18 @@ impl<S: Service> Gateway<S> {
         sight: &Sight,
     ) -> Option<Connection> {
         let head = &request.head;
-        let end = self
-            .refuse_request(&mut client, head, request.id, head_bytes, error, false)
-            .await;
+        let mut exchange = self.exchange(&mut client, head, request.id, head_bytes);
+        exchange.record_mut().redirects = request.redirection.steps();
+        exchange.replace_fields(request.replaced_fields());
+        // The body that such a head announces is gone already.
+        if has_body(head) {
+            exchange.close_after();
+        }
+        let refused = self.refuse_client(&mut exchange, head, error, false).await;
+        if refused.is_err() {
+            exchange.close_after();
+        }
+        let end = self.end(exchange);
         let about = self.service.about(&request.meaning);
         self.ended(client, sight, about, Some(head), end).await
     }

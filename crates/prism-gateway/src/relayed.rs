@@ -162,7 +162,11 @@ impl<S: Service> Gateway<S> {
             exchange.replace_fields(request.replaced_fields());
             match self.service.serve(exchange, request.view()).await? {
                 Served::Answered => return Ok(()),
-                Served::Redirected(answer) => head = asks_to_follow(&answer)?,
+                Served::Redirected(answer) => {
+                    // They are for the client.
+                    exchange.replace_fields(None);
+                    head = asks_to_follow(&answer)?;
+                }
                 Served::Elsewhere(error) => {
                     tracing::debug!(%error, path = request.head.path(), "cannot answer");
                     // Nobody else may answer.

@@ -10,8 +10,8 @@ use prism_handoff::{Connection, unguessable};
 use prism_http::{HeadError, RequestHead};
 use prism_proto::facts::Facts;
 use prism_service::{
-    About, AnswerRecord, Exchange, Fault, Http1, Http1Parts, Redirection, Remote, Request, Service,
-    span_of_request,
+    About, AnswerRecord, BodySource, Exchange, Fault, Http1, Http1Parts, Redirection, Remote,
+    Request, Service, span_of_request,
 };
 
 use crate::connections::{ListedConnection, UnderWay};
@@ -46,6 +46,8 @@ pub(crate) struct End {
     pub(crate) record: AnswerRecord,
     /// Bytes of the request's head that the connection still holds.
     pub(crate) head_bytes: usize,
+    /// Whether the request's body was read to its end.
+    pub(crate) is_body_read: bool,
     /// Whether the connection lives on.
     is_open: bool,
     /// Whether the client would take the end of the connection for that of the answer.
@@ -165,7 +167,8 @@ impl<S: Service> Gateway<S> {
             begun: sight.begun,
         });
         // A valid signature counts, also for a request that is then denied.
-        if about.access_key.is_some() {
+        // The key of a redirect is not the client's.
+        if about.access_key.is_some() && request.redirection.steps() == 0 {
             client.caller_is_known();
         }
         if let Err(error) = self.admit(&mut request).await {
@@ -309,11 +312,13 @@ impl<S: Service> Gateway<S> {
         let is_open = exchange.is_open();
         let is_cut = exchange.is_cut();
         let head_bytes = exchange.head_bytes();
+        let is_body_read = exchange.is_done();
         let (record, buffer) = exchange.end_exchange();
         self.buffer.replace(buffer);
         End {
             record,
             head_bytes,
+            is_body_read,
             is_open,
             is_cut,
         }

@@ -77,8 +77,9 @@ impl Objects {
         if let Some(doubt) = self.doubt() {
             return Err(doubt);
         }
+        let rights = self.shared.auth.rights_of(access_key);
         Ok(Meaning {
-            rights: self.shared.auth.rights_of(access_key),
+            rights: Some(rights.ok_or(Code::InvalidAccessKeyId)?),
             principal: Principal::AccessKey(access_key.to_owned()),
             ..meaning
         })
@@ -200,7 +201,7 @@ impl Service for Objects {
         self.node.replication.view().epoch()
     }
 
-    async fn has_moved_on(&self, epoch: u64, was_sent_elsewhere: bool) -> bool {
+    async fn has_moved_on(&self, _: &Meaning, epoch: u64, was_sent_elsewhere: bool) -> bool {
         let limit = if was_sent_elsewhere && self.node.core.cluster.is_in_etcd() {
             NEWER_VIEW_WAIT
         } else {

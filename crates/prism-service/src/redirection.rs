@@ -45,8 +45,8 @@ impl Redirection {
         Headers::parse_lines(fields).ok()
     }
 
-    /// Adds a redirect. Its `fields`, at most [`MAX_FIELDS_BYTES`] of them, replace those of earlier
-    /// ones, but for cookies. If all together are too long, those of earlier ones are lost.
+    /// Adds a redirect. Its `fields`, at most [`MAX_FIELDS_BYTES`] of them, replace those of
+    /// earlier ones, but for cookies. If all together are too long, those of earlier ones are lost.
     pub fn add(&mut self, fields: &Headers) {
         let before = self.0.take().unwrap_or_default();
         let mut all = fields.clone();
@@ -75,8 +75,8 @@ fn is_cookie(name: &str) -> bool {
 }
 
 /// The head of a resource's answer, with the fields of `more` and `added`, and with `fields` in the
-/// place of those of the same names. An error of the resource keeps what describes it, and gets
-/// cookies alone.
+/// place of those of the same names; cookies are added. An error of the resource keeps what
+/// describes it, and gets cookies alone.
 pub(crate) fn with_fields(
     head: &ResponseHead,
     more: Option<&Headers>,
@@ -84,24 +84,34 @@ pub(crate) fn with_fields(
     fields: &Headers,
 ) -> ResponseHead {
     let mut whole = head.clone();
-    let is_found = matches!(head.status(), 200 | 206);
-    let is_replaced = |name: &str| match head.status() {
-        // An answer without a body has no type, as from nginx.
-        304 => !name.eq_ignore_ascii_case("content-type"),
-        _ => is_found || is_cookie(name),
-    };
     let own = whole.headers_mut();
     let others = [more, added].into_iter().flatten().flat_map(Headers::iter);
     for (name, value) in others {
         // Well-formed, as they would be written otherwise.
         let _ = own.append(name, value);
     }
+    // The borders of several parts are in their type. An answer without a body has none, as from
+    // nginx.
+    let has_parts = own
+        .get_str("content-type")
+        .is_some_and(|kind| kind.starts_with("multipart/byteranges"));
+    if head.status() == 304 {
+        own.remove("content-type");
+    }
+    let has_own_type = head.status() == 304 || head.status() == 206 && has_parts;
+    let is_resource = matches!(head.status(), 200 | 206 | 304);
+    let is_replaced = |name: &str| {
+        let stays = has_own_type && name.eq_ignore_ascii_case("content-type");
+        is_resource && !stays && !is_cookie(name)
+    };
     for (name, _) in fields.iter().filter(|(name, _)| is_replaced(name)) {
         own.remove(name);
     }
-    for (name, value) in fields.iter().filter(|(name, _)| is_replaced(name)) {
-        // Well-formed, because they were those of an answer.
-        let _ = own.append(name, value);
+    for (name, value) in fields.iter() {
+        if is_cookie(name) || is_replaced(name) {
+            // Well-formed, because they were those of an answer.
+            let _ = own.append(name, value);
+        }
     }
     whole
 }
@@ -139,8 +149,12 @@ mod tests {
         assert_eq!(whole(200), found);
         assert_eq!(whole(206), found);
         let unchanged = found.replace("content-type: video/mp4\r\n", "");
-        let unchanged = format!("Content-Type: x\r\nContent-Type: text/plain\r\n{unchanged}");
         assert_eq!(whole(304), unchanged);
+        let parts = "multipart/byteranges; boundary=x";
+        let head = ResponseHead::new(206).with("Content-Type", parts).unwrap();
+        let whole_of_parts = with_fields(&head, None, None, &of_server);
+        let kind = whole_of_parts.headers().get_str("content-type");
+        assert_eq!(kind, Some(parts));
         let error = "Content-Type: x\r\nContent-Type: text/plain\r\nETag: e\r\nVary: Origin\r\n\
                      Set-Cookie: a=1\r\n";
         assert_eq!(whole(404), error);

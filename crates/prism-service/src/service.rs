@@ -209,9 +209,14 @@ pub trait Service: 'static {
     /// The number of the cluster's present state, by which [`Self::route`] decides.
     fn epoch(&self) -> u64;
 
-    /// Waits for a state after `epoch`, and returns whether it has come. `was_sent_elsewhere`:
-    /// another node has it already.
-    async fn has_moved_on(&self, epoch: u64, was_sent_elsewhere: bool) -> bool;
+    /// Waits for a state after `epoch` that concerns a request, and returns whether it has come.
+    /// `was_sent_elsewhere`: another node has it already.
+    async fn has_moved_on(
+        &self,
+        meaning: &Self::Meaning,
+        epoch: u64,
+        was_sent_elsewhere: bool,
+    ) -> bool;
 
     /// The facts of a request, for the node that answers it.
     fn facts(&self, meaning: &Self::Meaning) -> Facts;

@@ -295,7 +295,8 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
             }
         };
         let settings = meaning.pool.settings.redirects.as_ref();
-        let settings = settings.filter(|_| meaning.upgrade.is_none());
+        let may_redirect = meaning.upgrade.is_none() && head.status() != SWITCHING;
+        let settings = settings.filter(|_| may_redirect);
         if settings.is_some_and(|settings| is_redirect(settings, &head)) {
             let address = lease.under_way.address();
             let answered = Outcome::Answered(head.status());

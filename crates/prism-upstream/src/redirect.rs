@@ -9,13 +9,24 @@ use prism_rules::is_settled;
 /// The field with a path of the service, or with the name of a part of it and a path there.
 pub(crate) const ACCEL: &str = "X-Accel-Redirect";
 
-/// The fields of the client's request that say how it wants the resource. All others concern the
+/// The fields of a request that say who its client is, and which request of it this is.
+const OF_CLIENT: [&str; 8] = [
+    "forwarded",
+    "traceparent",
+    "tracestate",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-request-id",
+];
+
+/// The fields of a client's request that say how it wants the resource. All others concern the
 /// server that has redirected it, above all the ones by which the client logs in there.
-const KEPT: [&str; 20] = [
+const KEPT: [&str; 12] = [
     "accept",
     "accept-encoding",
     "accept-language",
-    "forwarded",
     "if-match",
     "if-modified-since",
     "if-none-match",
@@ -24,14 +35,7 @@ const KEPT: [&str; 20] = [
     "origin",
     "range",
     "referer",
-    "traceparent",
-    "tracestate",
     "user-agent",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "x-forwarded-proto",
-    "x-request-id",
 ];
 
 /// The fields that describe the text of an answer.
@@ -100,6 +104,7 @@ impl Destination {
         settings: &Redirects,
         request: &RequestHead,
         answer: &ResponseHead,
+        limits: &Limits,
     ) -> Result<Self, RedirectFault> {
         let accel = answer.headers().get(ACCEL).filter(|_| settings.accel);
         let (part, host, target) = match accel {
@@ -118,7 +123,7 @@ impl Destination {
             return Err(RedirectFault::Path);
         }
         let fields = passed_fields(settings, answer, host.is_some())?;
-        let made = made_head(request, host.as_deref(), &target);
+        let made = made_head(request, host.as_deref(), &target, limits);
         let (head, head_bytes) = made.map_err(|_| RedirectFault::Path)?;
         Ok(Self {
             part,
@@ -207,6 +212,7 @@ fn made_head(
     request: &RequestHead,
     host: Option<&str>,
     target: &str,
+    limits: &Limits,
 ) -> Result<(RequestHead, Vec<u8>), HeadError> {
     let method = match *request.method() {
         Method::HEAD => "HEAD",
@@ -227,18 +233,23 @@ fn made_head(
     if !connection.is_empty() {
         let _ = fields.append("Connection", connection);
     }
-    if request.method().is_safe() {
-        for (name, value) in request.headers().iter() {
-            if KEPT.iter().any(|kept| name.eq_ignore_ascii_case(kept)) {
-                fields
-                    .append(name, value)
-                    .map_err(|_| HeadError::HeadTooLong)?;
-            }
-        }
+    // The wishes of a change concern another resource.
+    let wishes: &[&str] = if request.method().is_safe() {
+        &KEPT
+    } else {
+        &[]
+    };
+    let is_kept = |name: &str| {
+        let mut kept = OF_CLIENT.iter().chain(wishes);
+        kept.any(|kept| name.eq_ignore_ascii_case(kept))
+    };
+    for (name, value) in request.headers().iter().filter(|(name, _)| is_kept(name)) {
+        let added = fields.append(name, value);
+        added.map_err(|_| HeadError::HeadTooLong)?;
     }
     fields.write_to(&mut text);
     text.extend_from_slice(b"\r\n");
-    let parsed = RequestHead::parse(&text, &Limits::DEFAULT)?;
+    let parsed = RequestHead::parse(&text, limits)?;
     let (head, _) = parsed.ok_or(HeadError::HeadTooLong)?;
     Ok((head, text))
 }

@@ -37,7 +37,7 @@ fn led(status: u16, fields: &[(&str, &str)]) -> Result<(Option<String>, String),
     if !is_redirect(&settings(), &answer) {
         return Err(RedirectFault::NotAllowed);
     }
-    let to = Destination::of(&settings(), &get(), &answer)?;
+    let to = Destination::of(&settings(), &get(), &answer, &Limits::DEFAULT)?;
     let url = format!("{}{}", to.head.host().unwrap(), to.head.target());
     assert_eq!(
         to.has_host,
@@ -137,7 +137,7 @@ fn the_client_gets_the_named_fields_of_the_server_alone() {
         ("Content-Length", "7"),
         ("X-Internal", "1"),
     ];
-    let to = Destination::of(&settings(), &get(), &answer(200, &fields)).unwrap();
+    let to = Destination::of(&settings(), &get(), &answer(200, &fields), &Limits::DEFAULT).unwrap();
     let mut text = Vec::new();
     to.fields.write_to(&mut text);
     assert_eq!(
@@ -147,7 +147,7 @@ fn the_client_gets_the_named_fields_of_the_server_alone() {
     );
     let long = "x".repeat(MAX_FIELDS_BYTES);
     let fields = [(ACCEL, "/files/a"), ("Set-Cookie", long.as_str())];
-    let long = Destination::of(&settings(), &get(), &answer(200, &fields));
+    let long = Destination::of(&settings(), &get(), &answer(200, &fields), &Limits::DEFAULT);
     assert_eq!(long, Err(RedirectFault::Fields));
 }
 
@@ -155,7 +155,7 @@ fn the_client_gets_the_named_fields_of_the_server_alone() {
 fn the_resource_is_asked_for_as_the_client_wants_it() {
     let made = |text: &str| {
         let named = answer(200, &[(ACCEL, "/files/a")]);
-        let to = Destination::of(&settings(), &request(text), &named).unwrap();
+        let to = Destination::of(&settings(), &request(text), &named, &Limits::DEFAULT).unwrap();
         String::from_utf8(to.head_bytes).unwrap()
     };
     let text = "HEAD /d HTTP/1.1\r\nHost: h\r\nRange: bytes=0-1\r\nAuthorization: Basic eA==\r\n\
@@ -173,9 +173,10 @@ fn the_resource_is_asked_for_as_the_client_wants_it() {
     );
     // What the conditions of a change are about is another resource.
     let posted = "POST /d HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nIf-Match: \"e\"\r\n\
-                  Connection: close\r\n\r\n";
+                  X-Forwarded-For: 192.0.2.7\r\nConnection: close\r\n\r\n";
     assert_eq!(
         made(posted),
-        "GET /files/a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+        "GET /files/a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\
+         X-Forwarded-For: 192.0.2.7\r\n\r\n"
     );
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use prism_config::Balance;
 use prism_http::{BodyFraming, HeadError, Headers, Limits, Method, RequestHead, ResponseHead};
-use prism_proto::facts::{Facts, MAX_NAME_BYTES, Progress};
+use prism_proto::facts::{Caller, Facts, MAX_NAME_BYTES, Progress};
 use prism_proxy::wanted_protocol;
 use prism_service::{
     About, Exchange, Fault, NodeRequests, Redirected, RequestMut, RequestRef, Route, Served,
@@ -163,12 +163,12 @@ impl Meaning {
 }
 
 impl<N> Upstreams<N> {
-    /// Whether an upstream is for a client's request.
+    /// Whether an upstream is for a request. `is_redirected`: a server has named the resource.
     ///
     /// # Errors
     /// [`Error::AmbiguousPath`] if the path does not tell.
-    pub fn takes(&self, head: &RequestHead) -> Result<bool, Error> {
-        match self.shared.pool_of(head, false) {
+    pub fn takes(&self, head: &RequestHead, is_redirected: bool) -> Result<bool, Error> {
+        match self.shared.pool_of(head, is_redirected) {
             Ok(_) => Ok(true),
             Err(Error::NoUpstream) => Ok(false),
             Err(error) => Err(error),
@@ -186,7 +186,8 @@ impl<N> Upstreams<N> {
     ) -> Result<Destination, Error> {
         let settings = request.meaning.pool.settings.redirects.as_ref();
         let settings = settings.ok_or(RedirectFault::NotAllowed)?;
-        Ok(Destination::of(settings, request.head, answer)?)
+        let limits = &self.shared.limits;
+        Ok(Destination::of(settings, request.head, answer, limits)?)
     }
 
     /// The request for a resource that an upstream has.
@@ -230,6 +231,11 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         head: &mut RequestHead,
         verified: Option<Facts>,
     ) -> Result<Meaning, Error> {
+        let is_signed = |facts: &Facts| facts.caller != Caller::Anonymous;
+        if verified.as_ref().is_some_and(is_signed) {
+            // The node that has read it takes it for one for objects.
+            return Err(Error::Differs);
+        }
         let parked = verified.as_ref();
         let parked = parked.and_then(|verified| self.shared.parking.pool_of(verified.request_id));
         let is_parked = parked.is_some();
@@ -313,7 +319,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         0
     }
 
-    async fn has_moved_on(&self, _: u64, _: bool) -> bool {
+    async fn has_moved_on(&self, _: &Meaning, _: u64, _: bool) -> bool {
         false
     }
 

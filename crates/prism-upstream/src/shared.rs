@@ -169,7 +169,7 @@ impl Shared {
     }
 
     /// The upstream that gets a request. `is_redirected`: a server has named the resource, so it
-    /// may be an internal one.
+    /// may be an internal one, and these come first.
     ///
     /// # Errors
     /// There is none, or the path does not tell which.
@@ -180,10 +180,11 @@ impl Shared {
     ) -> Result<Arc<Pool>, Error> {
         let path = RequestPath::of(head);
         let pools = self.pools.borrow();
-        let mut open = pools
+        let internal = pools
             .iter()
-            .filter(|pool| is_redirected || !pool.settings.internal);
-        for pool in &mut open {
+            .filter(|pool| is_redirected && pool.settings.internal);
+        let open = pools.iter().filter(|pool| !pool.settings.internal);
+        for pool in internal.chain(open) {
             match pool.matcher.fit(head, &path) {
                 Ok(Some(_)) => return Ok(pool.clone()),
                 Ok(None) => {}

@@ -27,7 +27,7 @@ use crate::objects::{BUCKET, Object, Objects};
 use crate::processes::{Running, cpu_of_client, cpu_of_family};
 use crate::rows::Values;
 use crate::servers::{ServerKind, Servers};
-use crate::{http, proxies, registry};
+use crate::{blobs, http, proxies};
 
 const REGION: &str = "us-east-1";
 /// The longest time until a system answers as it should.
@@ -246,7 +246,7 @@ impl<'b> Bed<'b> {
         if self.servers.server != ServerKind::Registry {
             return vec![(object.target(), object.body)];
         }
-        let stored = registry::stored(object.key, object.body).into_iter();
+        let stored = blobs::stored(object.key, object.body).into_iter();
         let named = stored.map(|(path, body)| (format!("/{BUCKET}/{path}"), body));
         named.collect()
     }

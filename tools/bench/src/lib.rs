@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod bed;
+mod blobs;
 mod client;
 mod crossover;
 mod family;
@@ -21,6 +22,7 @@ mod plan;
 mod popularity;
 mod processes;
 mod proxies;
+mod redirect;
 mod registry;
 mod rows;
 mod servers;
@@ -55,7 +57,7 @@ enum Command {
     /// Reads alone and with writes among them, for several distributions of popularity. Needs root
     /// and `wrk` (`scripts/setup.sh bench`).
     Partitioned(crate::ycsb::Args),
-    Redirect(crate::registry::Args),
+    Redirect(crate::redirect::Args),
     /// Measure YCSB's requests, with each object on all backends.
     ///
     /// The same as `partitioned` with as many replicas as there are backends. Needs root
@@ -89,7 +91,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Sweep(args) => crate::sweep::run(args),
         Command::Switch(args) => crate::switch::run(&args),
         Command::Upload(args) => crate::upload::run(args),
-        Command::Redirect(args) => crate::registry::run(args),
+        Command::Redirect(args) => crate::redirect::run(args),
         Command::Upstream(args) => crate::upstream::run(args),
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Result, ensure};
 use prism_cluster::{NodeName, Placement};
 
-use crate::registry;
+use crate::blobs;
 
 /// The bucket that everybody may read.
 pub(crate) const BUCKET: &str = "bench";
@@ -77,8 +77,8 @@ impl Objects {
     /// The same of blobs of a registry, which are called by their SHA-256.
     pub(crate) fn blobs(backends: usize, each: usize, bytes: u64) -> Result<Self> {
         let (names, placement) = placed(backends)?;
-        let mut blobs = Self {
-            prefix: registry::BLOBS,
+        let mut all = Self {
+            prefix: blobs::BLOBS,
             offsets: Vec::new(),
             pool: pool(bytes, backends * each * BLOBS_TRIED)?,
             keys: vec![Vec::new(); backends],
@@ -86,26 +86,26 @@ impl Objects {
         };
         let mut offsets = vec![Vec::new(); backends];
         let mut next = 0;
-        while blobs.keys.iter().any(|keys| keys.len() < each) {
-            let body = blobs.body_at(next);
+        while all.keys.iter().any(|keys| keys.len() < each) {
+            let body = all.body_at(next);
             ensure!(
                 !body.is_empty(),
                 "too few blobs have a place at some backend"
             );
-            let name = registry::name(body);
-            let owner = placement.owner(BUCKET, &registry::path_of_data(&name));
+            let name = blobs::name(body);
+            let owner = placement.owner(BUCKET, &blobs::path_of_data(&name));
             let owner =
                 owner.and_then(|owner| names.iter().position(|name| name == owner.as_str()));
             let room =
-                owner.and_then(|owner| Some((blobs.keys.get_mut(owner)?, offsets.get_mut(owner)?)));
+                owner.and_then(|owner| Some((all.keys.get_mut(owner)?, offsets.get_mut(owner)?)));
             if let Some((keys, offsets)) = room.filter(|(keys, _)| keys.len() < each) {
                 keys.push(name);
                 offsets.push(next);
             }
             next += STEP;
         }
-        blobs.offsets = offsets.concat();
-        Ok(blobs)
+        all.offsets = offsets.concat();
+        Ok(all)
     }
 
     fn body_at(&self, offset: usize) -> &[u8] {

@@ -316,7 +316,7 @@ cert_dir = "/etc/prism"
 const COMBINED: &str = r#"
 [cluster]
 name = "demo"
-replicas = 2
+replicas = 1
 [service]
 address = "10.77.0.1:80"
 [service.objects]
@@ -360,7 +360,7 @@ fn a_service_may_have_upstreams_and_objects() {
         "{written}"
     );
     let part = config.parts().remove(0);
-    assert!(part.service.keeps_objects() && part.cluster.replicas == 2);
+    assert!(part.service.keeps_objects() && part.cluster.replicas == 1);
     assert!(!config.has_upstream(config.node("be0").unwrap()));
     for (from, to, expected) in [
         (

@@ -94,7 +94,7 @@ impl Service for Echo {
         0
     }
 
-    async fn has_moved_on(&self, _: u64, _: bool) -> bool {
+    async fn has_moved_on(&self, (): &(), _: u64, _: bool) -> bool {
         false
     }
 
@@ -126,7 +126,7 @@ impl Service for Echo {
             "/silent" => return pending().await,
             "/out" => return Ok(Served::Elsewhere("out of order".into())),
             "/stream" => return Self::stream(exchange).await,
-            "/order" | "/loop" => {
+            "/order" | "/loop" | "/bad" => {
                 exchange.skip_body().await;
                 let next = if path == "/loop" { path } else { "/echo" };
                 let answer = ResponseHead::new(202).with("Next", next);
@@ -148,10 +148,13 @@ impl Service for Echo {
 
     fn redirected(
         &self,
-        _: RequestRef<'_, ()>,
+        request: RequestRef<'_, ()>,
         answer: &ResponseHead,
     ) -> Result<Redirected<()>, String> {
         assert_eq!(answer.status(), 202);
+        if request.head.path() == "/bad" {
+            return Err("bad".into());
+        }
         let next = answer.headers().get_str("next").unwrap();
         let head_bytes = format!("GET {next} HTTP/1.1\r\nHost: h\r\n\r\n").into_bytes();
         let parsed = RequestHead::parse(&head_bytes, &Limits::DEFAULT);

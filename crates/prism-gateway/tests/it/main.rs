@@ -235,3 +235,18 @@ fn a_redirect_is_followed_on_the_same_connection_and_ends_if_it_goes_round() {
     assert_eq!(counters.redirects.read(), 2 + limit);
     assert_eq!(counters.requests.read(), 4);
 }
+
+#[test]
+fn the_body_of_a_redirected_request_is_no_part_of_the_next_one() {
+    let bad = "POST /bad HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello";
+    let next = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n";
+    let (received, counters) = answers([bad, next].concat().as_bytes());
+    // Nobody knows any more how long the body was.
+    assert_eq!(parsed(&received), [(400, "bad".to_owned())]);
+    assert_eq!(counters.malformed.read(), 0);
+    let bad = "GET /bad HTTP/1.1\r\nHost: h\r\n\r\n";
+    let last = "GET /last HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    let (received, _) = answers([bad, last].concat().as_bytes());
+    let expected = [(400, "bad".to_owned()), (200, String::new())];
+    assert_eq!(parsed(&received), expected);
+}

@@ -5,7 +5,7 @@ use std::io;
 use prism_config::seconds;
 use prism_http::ResponseHead;
 use prism_proxy::DroppedBody;
-use prism_service::{Exchange, NodeRequests, Served};
+use prism_service::{Exchange, MAX_SKIP_BYTES, NodeRequests, Served};
 
 use super::{Attempt, idle_time};
 use crate::error::Error;
@@ -43,6 +43,10 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
         &mut self,
         answer: Box<ResponseHead>,
     ) -> io::Result<Served<Error>> {
+        let left_bytes = self.exchange.left_bytes();
+        if left_bytes.is_some_and(|left| left <= MAX_SKIP_BYTES) {
+            self.exchange.invite().await?;
+        }
         self.exchange.skip_body().await;
         if !self.exchange.is_done() {
             return self.refuse(&Error::BodyTooLong).await;

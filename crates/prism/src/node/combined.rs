@@ -10,6 +10,7 @@ use prism_core::{NodeFigures, StoreReport};
 use prism_figures::{ServerState, StoreState};
 use prism_handoff::Transit;
 use prism_process::Metric;
+use prism_proto::facts::Facts;
 use serde_json::Value;
 
 use super::objects::ObjectNode;
@@ -56,14 +57,16 @@ impl NodeService for CombinedNode {
         self.objects.not_ready()
     }
 
-    /// The part of a returned connection's request shows only in its path, so an upstream's backend
-    /// may get one for an object, and moves it on.
+    /// The node that has returned the connection tells which part its request is for.
     fn transit(&self) -> Transit {
         let to_upstream = self.upstreams.transit();
         let to_objects = self.objects.transit();
         Arc::new(move |context, unread| {
-            let upstream = to_upstream(context, unread);
-            upstream.or_else(|| to_objects(context, unread))
+            let facts = Facts::decode(context).ok()?;
+            match facts.upstream {
+                Some(_) => to_upstream(context, unread),
+                None => to_objects(context, unread),
+            }
         })
     }
 

@@ -544,10 +544,7 @@ fn an_application_is_seen_through_one_command_without_root() {
             &["--upstream", "localhost:3000"],
             "use an address and a port",
         ),
-        (
-            &["dir", "--upstream", "127.0.0.1:3000"],
-            "cannot be used with",
-        ),
+        (&["--upstream", "127.0.0.1:3000", "--no-fsync"], "required"),
         (&[], "required"),
     ] {
         let said = place.refused(command(arguments));

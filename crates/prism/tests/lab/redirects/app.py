@@ -6,6 +6,7 @@
 with the status and the header fields that its query names.
 """
 
+import mimetypes
 import sys
 from urllib.parse import quote
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -24,7 +25,7 @@ settings.configure(
 def file(request, name):
     if request.COOKIES.get("login") != "yes":
         return HttpResponseForbidden("log in first\n")
-    answer = HttpResponse(b"not for the client\n", content_type="video/mp4")
+    answer = HttpResponse(b"not for the client\n", content_type=mimetypes.guess_type(name)[0])
     answer["X-Accel-Redirect"] = "/protected/" + quote(name)
     answer["Content-Disposition"] = f'inline; filename="{name}"'
     answer["Cache-Control"] = "private, max-age=60"
