@@ -1,6 +1,6 @@
 //! `prism-lab bench redirect`: a registry of container images (Distribution) at each backend.
-//! Behind Prism its blobs are objects of the same service, and it redirects to them. Behind nginx it sends
-//! them itself, from files.
+//! Behind Prism its blobs are objects of the same service, and it redirects to them. Behind nginx
+//! it sends them itself, from files.
 
 use std::sync::Arc;
 
