@@ -266,6 +266,13 @@ def servers(file, *kibs):
     return table("", [file], lines, by_scheme(columns))
 
 
+def redirect():
+    columns = [MB_S, ("over nginx", spread("mb_s", "nginx")), ("p50", over("p50_us", "nginx")),
+               ("CPU", over("cpu_us", "nginx")), ("front's CPU", over("frontend_cpu_us", "nginx")),
+               ("front's link", median("frontend_link", 3, system="prism"))]
+    return table("blob", ["2026-12-01-redirect.jsonl"], by_size(64, 1024, 4096), columns)
+
+
 def store():
     columns = [(name, spread("cpu_us", "prism", name.lower()))
                for name in ("MinIO", "Garage", "versitygw", "nginx")]
@@ -323,6 +330,7 @@ TABLES = {
     "upstream-unshaped": lambda: servers("2026-11-26-upstream-unshaped.jsonl", 1 / 16, 16, 1024),
     "hostmode": lambda: servers("2026-11-26-hostmode.jsonl", 1 / 16, 4, 16, 256, 1024),
     "hostmode-unshaped": lambda: servers("2026-11-26-hostmode-unshaped.jsonl", 1 / 16, 16, 1024),
+    "redirect": redirect,
     "store": store,
     "hashes": hashes,
     "tls": tls,
