@@ -71,10 +71,12 @@ impl Handle {
         self.peers.fresh_relay(peer).await
     }
 
-    /// Whether `peer` has an address of the client's family, without which the connection cannot
-    /// move there.
+    /// Whether `peer` has an address of the client's family, and is not the client's own host. A
+    /// connection cannot move elsewhere.
     pub fn has_family_of(&self, peer: &str, client: SocketAddr) -> bool {
-        self.peers.address_for(peer, client.ip()).is_some()
+        let address = self.peers.address_for(peer, client.ip());
+        // What a host sends to itself does not pass the switch.
+        address.is_some_and(|address| address != client.ip())
     }
 
     /// Waits for the end of an outage of the switch, until a minute after its beginning. Returns

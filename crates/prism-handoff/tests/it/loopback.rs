@@ -560,5 +560,7 @@ fn nodes_without_a_common_family_say_so_and_take_no_connection() {
         assert!(handle.has_family_of("far", client("[2001:db8::1]:9")));
         assert!(!handle.has_family_of("far", client("192.0.2.1:9")));
         assert!(!handle.has_family_of("none", client("192.0.2.1:9")));
+        // Its own host.
+        assert!(!handle.has_family_of("far", client("[::1]:9")));
     });
 }
