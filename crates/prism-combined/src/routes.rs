@@ -15,7 +15,7 @@ struct Rules {
     matcher: Matcher,
 }
 
-/// What the rules say of a request.
+/// The part of the service that the rules name for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The store gets it.
@@ -36,7 +36,7 @@ pub(crate) enum PathFault {
 }
 
 impl Routes {
-    /// Those of a configuration.
+    /// The rules of a configuration.
     pub fn of(config: &Config) -> Self {
         Self(RwLock::new(Arc::new(Rules::of(config))))
     }

@@ -329,7 +329,7 @@ impl Service for Combined {
         };
         let destination = self.upstreams.destination(request.with(meaning), answer)?;
         if self.store_has(&destination)? {
-            // Whoever can have the application redirect to any URL must not read by its key.
+            // An open redirect of the application must not read by its key.
             let access_key = meaning.redirects_as().filter(|_| !destination.has_host);
             return self.redirect_to_store(destination, access_key);
         }

@@ -75,7 +75,7 @@ impl Handle {
     /// connection cannot move elsewhere.
     pub fn has_family_of(&self, peer: &str, client: SocketAddr) -> bool {
         let address = self.peers.address_for(peer, client.ip());
-        // What a host sends to itself does not pass the switch.
+        // Packets of a host to itself do not pass the switch.
         address.is_some_and(|address| address != client.ip())
     }
 

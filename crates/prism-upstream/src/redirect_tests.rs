@@ -171,7 +171,7 @@ fn the_resource_is_asked_for_as_the_client_wants_it() {
         made(old),
         "GET /files/a HTTP/1.0\r\nHost: h\r\nConnection: keep-alive\r\n\r\n"
     );
-    // What the conditions of a change are about is another resource.
+    // The conditions of a change concern another resource.
     let posted = "POST /d HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nIf-Match: \"e\"\r\n\
                   X-Forwarded-For: 192.0.2.7\r\nConnection: close\r\n\r\n";
     assert_eq!(

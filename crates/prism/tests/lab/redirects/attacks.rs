@@ -77,7 +77,7 @@ fn only_the_servers_that_may_redirect_do_and_only_where_they_may() {
     let elsewhere = "http://store.internal:9000.evil.example/";
     let open = order(&mut client, &[("status", "302"), ("Location", elsewhere)]);
     assert_eq!((open.status(), open.header("location")), (302, elsewhere));
-    // Whoever asks by POST gets the resource, as from nginx.
+    // A POST gets the resource too, as from nginx.
     let path = format!(
         "/order?X-Accel-Redirect={}",
         escaped("/protected/film 2.mp4")
