@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use prism_config::{ConfigFile, ObjectRoutes, Redirects, STORE, Upstream};
-use prism_lab::Mode;
+use prism_config::{ConfigFile, Redirects, STORE};
+use prism_lab::{Mode, add_objects};
 
 use crate::bed::{BedSpec, System};
 use crate::network::Network;
@@ -86,23 +86,11 @@ pub(crate) fn run(mut args: Args) -> Result<()> {
 
 /// Gives Prism's service objects, and follows the registries to them.
 fn configure(config: &mut ConfigFile) {
-    let service = config.service.first_mut();
-    let urls = service.address.iter().map(|address| url(address.ip()));
+    let addresses = config.service.first().address.iter();
+    let urls = addresses.map(|address| format!("{}/", url(address.ip())));
     let redirects = Redirects {
-        locations: urls
-            .map(|url| (format!("{url}/"), STORE.to_owned()))
-            .collect(),
+        locations: urls.map(|url| (url, STORE.to_owned())).collect(),
         ..Redirects::default()
     };
-    let upstreams = service.upstream.iter().flat_map(|all| all.iter()).cloned();
-    let upstreams = upstreams.map(|upstream| Upstream {
-        name: Some("registry".into()),
-        redirects: Some(redirects.clone()),
-        ..upstream
-    });
-    service.upstream = Some(upstreams.collect::<Vec<_>>().into());
-    service.objects = Some(ObjectRoutes {
-        headers: vec!["x-amz-date".into()],
-        ..ObjectRoutes::default()
-    });
+    add_objects(config, &redirects);
 }

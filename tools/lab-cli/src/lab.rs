@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use prism_config::{ConfigFile, ObjectRoutes, Redirects, RelayUpTo, STORE, Upstream};
+use prism_config::{ConfigFile, Redirects, RelayUpTo, STORE, Upstream};
 use prism_lab::{
     CaptureOptions, Failure, Families, HostStatus, Lab, LabName, LabSpec, LabStatus, Layout, Mode,
     Rate,
@@ -228,7 +228,7 @@ fn run_up(up: Up) -> Result<()> {
         spec = spec.configure(move |config| {
             pass_to(config, address);
             if objects {
-                add_objects(config, Redirects::default());
+                prism_lab::add_objects(config, &Redirects::default());
             }
         });
     }
@@ -245,7 +245,7 @@ fn run_up(up: Up) -> Result<()> {
             locations: locations.collect(),
             ..Redirects::default()
         };
-        lab.reload(|config| add_objects(config, redirects))?;
+        lab.reload(|config| prism_lab::add_objects(config, &redirects))?;
     }
     if let Some(server) = &up.server {
         start_servers(&lab, server)?;
@@ -263,23 +263,6 @@ pub(crate) fn pass_to(config: &mut ConfigFile, address: SocketAddr) {
         ..Upstream::default()
     };
     config.service.first_mut().upstream = Some(vec![upstream].into());
-}
-
-/// Gives a service with an upstream objects, which the server may name by these `redirects`.
-fn add_objects(config: &mut ConfigFile, redirects: Redirects) {
-    let service = config.service.first_mut();
-    let upstreams = service.upstream.iter().flat_map(|all| all.iter()).cloned();
-    let upstreams = upstreams.map(|upstream| Upstream {
-        name: Some("server".into()),
-        redirects: Some(redirects.clone()),
-        ..upstream
-    });
-    service.upstream = Some(upstreams.collect::<Vec<_>>().into());
-    // A field of every request that S3 clients sign in its header.
-    service.objects = Some(ObjectRoutes {
-        headers: vec!["x-amz-date".into()],
-        ..ObjectRoutes::default()
-    });
 }
 
 /// Starts a server on each backend. It ends with the lab.

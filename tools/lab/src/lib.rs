@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+mod combined;
 mod command_lines;
 pub mod delay;
 mod environment;
@@ -58,6 +59,7 @@ mod tls;
 mod tool;
 
 pub use capture::{Capture, CaptureOptions, CaptureStats};
+pub use combined::add_objects;
 pub use error::LabError;
 pub use fail::{Failure, InvalidFailure};
 pub use family::{Families, Family, InvalidFamily};
