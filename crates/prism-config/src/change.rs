@@ -65,6 +65,7 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("service.upstream.redirects.*", Reload, Never),
     ("service.upstream.redirects.locations.*", Reload, Never),
     ("service.rule", Reload, Never),
+    ("service.limit", Reload, Never),
     ("service.urls", Reload, Never),
     ("service.trusted_proxies", Reload, Never),
     ("service.accept_proxy_protocol", Reload, Never),

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::limit::RequestLimit;
 use crate::model::{AccessLogFormat, Role};
 use crate::networks::Networks;
 use crate::redirects::{ObjectRoutes, Redirects};
@@ -102,6 +103,7 @@ fn with_own_fields() -> ConfigFile {
     });
     service.upstream = Some(vec![upstream].into());
     service.rule = vec![Rule::default()];
+    service.limit = vec![RequestLimit::default()];
     service.trusted_proxies = Networks::parse(&["10.0.0.0/8"]).unwrap();
     service.accept_proxy_protocol = true;
     config.log.access_format = AccessLogFormat::Combined;

@@ -29,6 +29,7 @@ impl Config {
         self.check_domains(&mut found);
         self.check_upstreams(&mut found);
         self.check_rules(&mut found);
+        self.check_request_limits(&mut found);
         if let Some(switch) = &self.switch {
             self.check_switch(switch, &mut found);
         }

@@ -18,6 +18,7 @@ mod change;
 mod change_shown;
 mod check;
 mod check_addresses;
+mod check_limit;
 mod check_redirects;
 mod check_request;
 mod check_rule;
@@ -27,6 +28,7 @@ mod cluster;
 mod control_keys;
 mod etcd;
 mod explain;
+mod limit;
 mod load;
 mod model;
 mod names;
@@ -54,6 +56,7 @@ pub use change::{Change, ConfigReader, Effect, ServiceTable};
 pub use cluster::Cluster;
 pub use control_keys::{ControlSecret, MAX_SECRETS, NodeKey, with_name, write_private};
 pub use etcd::Etcd;
+pub use limit::{LimitBy, LimitRate, RequestLimit};
 pub use load::ConfigError;
 pub use model::{
     AccessLogFormat, Admin, Anonymous, Config, ConfigFile, Durability, Log, LogFormat, Node, Peers,

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::acme::Acme;
 use crate::addresses::ServiceAddrs;
+use crate::limit::RequestLimit;
 use crate::model::S3;
 use crate::networks::Networks;
 use crate::redirects::ObjectRoutes;
@@ -135,6 +136,9 @@ section! {
     /// come before the upstreams and the object store.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rule: Vec<Rule>,
+    /// Default: none. The most requests of a client or a key. Each node refuses what is above.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limit: Vec<RequestLimit>,
     /// Default `direct`. The way of a connection whose next request belongs to another
     /// backend.
     pub hand_off: HandOffMode,

@@ -18,6 +18,10 @@ impl ConfigFile {
                 let field = |leaf: &str| format!("service.rule[{index}].{leaf}");
                 warn_of_patterns(&rule.conditions(), field, &mut of_part);
             }
+            for (index, limit) in part.service.limit.iter().enumerate() {
+                let field = |leaf: &str| format!("service.limit[{index}].{leaf}");
+                warn_of_patterns(&limit.conditions(), field, &mut of_part);
+            }
             if let Some(all) = &part.service.upstream {
                 warn_of_upstreams(all, &mut of_part);
                 part.warn_of_objects(all, &mut of_part);

@@ -110,6 +110,9 @@ pub struct NodeState {
     pub redirects: u64,
     /// Bytes of the bodies of its answers that redirects have led to.
     pub redirected_bytes: u64,
+    /// Requests that were above a limit of the configuration, by its name.
+    #[serde(default)]
+    pub above_limits: BTreeMap<String, u64>,
     /// Connections that were handed off, by the node that took them.
     pub handed_off: Vec<PeerTally>,
     /// The last connections that were handed off.

@@ -41,8 +41,8 @@ impl<S: Service> Gateway<S> {
                 return Some(answering.await);
             }
         }
-        let rules = self.rules().filter(|_| is_new)?;
-        let answering = self.answer_by_rule(client, &rules, head, id, head_bytes, remote);
+        let policy = self.policy().filter(|_| is_new)?;
+        let answering = self.answer_by_rule(client, &policy.rules, head, id, head_bytes, remote);
         let end = answering.await?;
         self.shared.counters.requests.add_one();
         Some(end)

@@ -186,6 +186,7 @@ impl<S: Service> Gateway<S> {
                 facts.progress
             },
             redirect: request.redirection.facts(),
+            limits: request.holds.keys().to_vec(),
             client: request.client.map(|client| ClientFacts {
                 address: client.address,
                 service: client.service,
@@ -205,6 +206,8 @@ impl<S: Service> Gateway<S> {
             alone: false,
             facts: Facts {
                 retries: exchange.record().retries,
+                // The relaying node counts it.
+                limits: Vec::new(),
                 ..self.facts(request, false)
             },
             most_bytes: None,

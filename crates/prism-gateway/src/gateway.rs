@@ -1,6 +1,7 @@
 //! One thread that serves connections, and the data that these threads share.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::rc::Rc;
@@ -18,6 +19,7 @@ use crate::challenge::Challenges;
 use crate::connections::Connections;
 use crate::forecast::Forecast;
 use crate::leave::{CLOSED_IN, MOVES_AT_ONCE, PASSED_IN};
+use crate::limits::{LimitUse, Limits};
 use crate::rules::Rules;
 use crate::threshold::Threshold;
 
@@ -47,6 +49,7 @@ pub struct Shared {
     pub(crate) orders: Orders,
     pub(crate) neighbours: Box<dyn Fn() -> Vec<Neighbour> + Send + Sync>,
     pub(crate) challenges: Option<Challenges>,
+    pub(crate) limits: LimitUse,
 }
 
 /// The parts of a node that [`Shared::new`] needs.
@@ -88,6 +91,7 @@ impl Shared {
             orders: parts.orders,
             neighbours: parts.neighbours,
             challenges: parts.challenges,
+            limits: LimitUse::default(),
         }
     }
 
@@ -101,6 +105,15 @@ impl Shared {
         self.threshold.relay_ns()
     }
 
+    /// Requests that were above a limit, by the name of each limit of this process.
+    pub fn above_limits(&self) -> BTreeMap<String, u64> {
+        let mut refused = self.limits.refused();
+        for limit in &self.config.now().service.limit {
+            refused.entry(limit.name.clone()).or_default();
+        }
+        refused
+    }
+
     /// Relays by the present configuration, and by the present speed of the link.
     pub fn reconfigure(&self) {
         let up_to = self.config.now().service.relay_up_to;
@@ -108,12 +121,33 @@ impl Shared {
     }
 }
 
+/// The parts of a configuration that come before the service, ready for requests.
+pub(crate) struct Policy {
+    config: Rc<Config>,
+    pub(crate) rules: Rules,
+    pub(crate) limits: Limits,
+}
+
+impl Policy {
+    fn of(config: Rc<Config>) -> Self {
+        Self {
+            rules: Rules::of(&config),
+            limits: Limits::of(&config),
+            config,
+        }
+    }
+
+    fn is_of(&self, config: &Rc<Config>) -> bool {
+        Rc::ptr_eq(&self.config, config)
+    }
+}
+
 /// One thread that serves connections.
 pub struct Gateway<S> {
     pub(crate) shared: Arc<Shared>,
     config: RunningOfThread,
-    /// The rules of the configuration that was present last.
-    rules: RefCell<Option<Rc<Rules>>>,
+    /// That of the configuration that was present last.
+    policy: RefCell<Option<Rc<Policy>>>,
     pub(crate) service: S,
     pub(crate) handle: Handle,
     pub(crate) peers: Rc<Peers>,
@@ -135,7 +169,7 @@ impl<S: Service> Gateway<S> {
             following: shared.orders.follow(),
             requests: shared.requests.of_thread(),
             config: shared.config.of_thread(),
-            rules: RefCell::default(),
+            policy: RefCell::default(),
             shared,
             service,
             handle,
@@ -149,6 +183,7 @@ impl<S: Service> Gateway<S> {
 
     /// Serves until the node ends and all requests are answered, or the drain time has passed.
     pub async fn run(self: Rc<Self>, mut endpoint: Endpoint) {
+        self.keep_reports();
         let mut orders = self.following.clone();
         let mut left = pin!(async {
             let _ = orders
@@ -199,17 +234,17 @@ impl<S: Service> Gateway<S> {
         self.config.now()
     }
 
-    /// The rules of the present configuration; `None` if it has none.
-    pub(crate) fn rules(&self) -> Option<Rc<Rules>> {
+    /// The rules and limits of the present configuration; `None` if it has none.
+    pub(crate) fn policy(&self) -> Option<Rc<Policy>> {
         let config = self.config();
-        if config.service.rule.is_empty() {
+        if config.service.rule.is_empty() && config.service.limit.is_empty() {
             return None;
         }
-        let mut rules = self.rules.borrow_mut();
-        if rules.as_ref().is_none_or(|rules| !rules.are_of(&config)) {
-            *rules = Some(Rc::new(Rules::of(config)));
+        let mut policy = self.policy.borrow_mut();
+        if policy.as_ref().is_none_or(|policy| !policy.is_of(&config)) {
+            *policy = Some(Rc::new(Policy::of(config)));
         }
-        rules.clone()
+        policy.clone()
     }
 
     /// Resolves when an order has made `stops` true.

@@ -12,7 +12,8 @@
 //! | how long may a relayed answer be? | `threshold.rs`, `short.rs`, `forecast.rs` |
 //! | how are requests passed on? | `relay.rs`; received: `relayed.rs` |
 //! | what follows an internal redirect? | `redirected.rs` |
-//! | which requests does the service not see? | `before_service.rs`, `rules.rs` |
+//! | which requests does the service not see? | `before_service.rs`, `rules.rs`, `limits.rs` |
+//! | what do other nodes learn of limits? | `usage_reports.rs` |
 //! | what does an authority of certificates get? | `challenge.rs` |
 //! | what happens when the node ends? | `leave.rs` |
 //!
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod answering;
+mod audience;
 mod before_service;
 mod challenge;
 mod connections;
@@ -29,6 +31,7 @@ mod forecast;
 mod gateway;
 mod https;
 mod leave;
+mod limits;
 mod observe;
 mod proxied;
 mod redirected;
@@ -38,6 +41,7 @@ mod rules;
 mod session;
 mod short;
 mod threshold;
+mod usage_reports;
 
 pub use challenge::Challenges;
 pub use connections::{Connections, Seen, UnderWay};

@@ -19,6 +19,7 @@ use prism_service::{
 
 use crate::gateway::Gateway;
 use crate::observe::span_of;
+use crate::usage_reports;
 
 impl<S: Service> Gateway<S> {
     /// Answers the requests that another node relays, until it closes.
@@ -90,6 +91,10 @@ impl<S: Service> Gateway<S> {
         self.shared.counters.served_relayed.add_one();
         let mut exchange = Http1::new(io, &head, parts);
         if preamble.alone && matches!(*head.method(), Method::PUT | Method::POST) {
+            if head.path() == usage_reports::PATH {
+                self.take_report(&mut exchange, peer).await?;
+                return Ok(exchange.is_open());
+            }
             let nodes = self.service.nodes();
             nodes
                 .serve_node(&mut exchange, &head, peer, &preamble.facts)

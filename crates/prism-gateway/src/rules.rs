@@ -6,26 +6,22 @@ use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use prism_config::{Config, Networks, Rule as Settings};
+use prism_config::{Config, Rule as Settings};
 use prism_http::{RequestHead, ResponseHead, without_port};
-use prism_rules::{AmbiguousPath, Fit, Matcher, RequestPath, Template, Variable, fill_field};
+use prism_rules::{AmbiguousPath, Fit, RequestPath, Template, Variable, fill_field};
 use prism_service::{Exchange, Remote, request_id_text, send};
+
+use crate::audience::Audience;
 
 /// The usual type of a text.
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// The rules of a configuration.
-pub(crate) struct Rules {
-    config: Rc<Config>,
-    all: Vec<CompiledRule>,
-}
+pub(crate) struct Rules(Vec<CompiledRule>);
 
 /// A rule that is ready for requests.
 struct CompiledRule {
-    matcher: Matcher,
-    clients: Networks,
-    except_clients: Networks,
-    https: Option<bool>,
+    audience: Audience,
     action: RuleAction,
     /// Header fields of the answer.
     fields: Vec<(String, String)>,
@@ -43,14 +39,8 @@ pub(crate) struct RuleAnswer {
 }
 
 impl Rules {
-    pub(crate) fn of(config: Rc<Config>) -> Self {
-        let all = config.service.rule.iter().map(CompiledRule::new).collect();
-        Self { config, all }
-    }
-
-    /// Whether these are the rules of `config`.
-    pub(crate) fn are_of(&self, config: &Rc<Config>) -> bool {
-        Rc::ptr_eq(&self.config, config)
+    pub(crate) fn of(config: &Config) -> Self {
+        Self(config.service.rule.iter().map(CompiledRule::new).collect())
     }
 
     /// The answer of the first rule that a request fits; `None` if the service has to answer.
@@ -64,8 +54,8 @@ impl Rules {
         client: &Remote,
     ) -> Result<Option<RuleAnswer>, AmbiguousPath> {
         let path = RequestPath::of(head);
-        for rule in self.all.iter().filter(|rule| rule.is_for(client)) {
-            if let Some(fit) = rule.matcher.fit(head, &path)? {
+        for rule in &self.0 {
+            if let Some(fit) = rule.audience.fit(head, &path, client)? {
                 return Ok(Some(rule.answer(head, id, client, &fit)));
             }
         }
@@ -79,10 +69,7 @@ impl CompiledRule {
         let fields = fields.filter_map(|field| field.split_once(':'));
         let status = settings.answer_status();
         Self {
-            matcher: Matcher::new(&settings.conditions(), settings.ambiguous_paths),
-            clients: settings.clients.clone(),
-            except_clients: settings.except_clients.clone(),
-            https: settings.https,
+            audience: Audience::of_rule(settings),
             action: match settings.redirect_template() {
                 Some(url) => RuleAction::Redirect { status, url },
                 None => RuleAction::Answer {
@@ -94,14 +81,6 @@ impl CompiledRule {
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect(),
         }
-    }
-
-    fn is_for(&self, client: &Remote) -> bool {
-        let address = client.address.ip();
-        let is_any = self.clients.all().is_empty();
-        (is_any || self.clients.have(address))
-            && !self.except_clients.have(address)
-            && self.https.is_none_or(|https| https == client.is_tls)
     }
 
     fn answer(
@@ -213,7 +192,7 @@ impl RuleAnswer {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use prism_config::Service;
+    use prism_config::{Networks, Service};
     use prism_http::Limits;
 
     use super::*;
@@ -227,10 +206,10 @@ mod tests {
             rule,
             ..Service::default()
         };
-        Rules::of(Rc::new(Config {
+        Rules::of(&Config {
             service,
             ..Config::default()
-        }))
+        })
     }
 
     /// The status of the answer to a GET of `target`, and its URL or text; `None` without one.

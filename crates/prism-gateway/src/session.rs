@@ -17,6 +17,7 @@ use prism_service::{
 use crate::connections::{ListedConnection, UnderWay};
 use crate::decision::{Decision, Onward};
 use crate::gateway::Gateway;
+use crate::limits::Understood;
 use crate::observe::{Sight, end_early};
 use crate::proxied::of_proxies;
 
@@ -142,14 +143,12 @@ impl<S: Service> Gateway<S> {
         }
         let retries = verified.as_ref().map_or(0, |facts| facts.retries);
         let redirection = verified.as_ref().map(Redirection::of).unwrap_or_default();
-        let mut request = match self.service.understand(&mut head, verified) {
-            Ok(meaning) => Request::new(head, id, remote, meaning).traced(span),
+        let mut request = match self.understand(&mut head, verified, &remote) {
+            Ok(Understood { meaning, holds }) => {
+                let request = Request::new(head, id, remote, meaning);
+                request.traced(span).counted(holds)
+            }
             Err(error) => {
-                let count = match self.service.status_of(&error) {
-                    (403, _) => &self.shared.counters.unauthenticated,
-                    _ => &self.shared.counters.malformed,
-                };
-                count.add_one();
                 let end = self
                     .refuse_request(&mut client, &head, id, bytes, &error, false)
                     .await;
@@ -237,6 +236,7 @@ impl<S: Service> Gateway<S> {
             match Box::pin(self.hand_off(client, request, &to)).await {
                 Some(stays) => client = stays,
                 None => {
+                    self.count_moved(std::mem::take(&mut request.holds));
                     let head = Some(&request.head);
                     self.observe(sight, about, head, &AnswerRecord::default(), None);
                     return None;

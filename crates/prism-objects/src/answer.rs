@@ -10,7 +10,7 @@ use prism_store::VersionId;
 use crate::versions;
 
 /// The delay after which a client repeats a request that was answered 503, in seconds.
-const RETRY_AFTER_S: &str = "1";
+const RETRY_AFTER_S: u32 = 1;
 
 /// The answer to an operation that moves no object's bytes.
 pub(crate) struct Answer {
@@ -99,7 +99,8 @@ pub(crate) fn internal<E>(_: E) -> S3Error {
 
 /// Whether the fault is this system's own.
 pub(crate) fn is_ours(error: &S3Error) -> bool {
-    error.status() >= 500 && error.code() != Code::NotImplemented
+    let is_callers = error.code() == Code::NotImplemented || error.retry_after_s().is_some();
+    error.status() >= 500 && !is_callers
 }
 
 /// The identifier of a request, for its answer.
@@ -119,8 +120,9 @@ pub(crate) async fn send_error(
     let mut answer = Answer::empty(error.status());
     *answer.head.headers_mut() = fields;
     set(&mut answer.head, "x-amz-request-id", &id)?;
-    if error.status() == 503 && answer.head.headers().get("retry-after").is_none() {
-        set(&mut answer.head, "Retry-After", RETRY_AFTER_S)?;
+    if error.status() == 503 {
+        let after_s = error.retry_after_s().unwrap_or(RETRY_AFTER_S);
+        set(&mut answer.head, "Retry-After", after_s.to_string())?;
     }
     if error.status() != 304 {
         answer.document = error.xml(resource, &id);

@@ -23,7 +23,7 @@ use prism_s3::{BucketName, BucketOperation, Code, Document, ListBuckets, Policy,
 use prism_service::Exchange;
 use prism_store::{CONFIG_MAX, Store};
 
-use crate::answer::{Answer, Failure, send_error};
+use crate::answer::{Answer, Failure};
 use crate::objects::Objects;
 use crate::request::{Call, Request};
 use crate::rules::local_cors_rules;
@@ -39,7 +39,7 @@ impl Objects {
         if let Some(wait) = self.wait_to_change(call.request, bucket) {
             let extra = self.rules.cors_fields(call.request.head).await;
             call.exchange.add_fields(extra);
-            return refuse_for_now(call, wait).await;
+            return self.refuse(call, too_early(wait)).await;
         }
         // The answer to a long list is long too, so its memory counts until it is sent.
         let (body, _memory) = if operation.row().body == Body::Skipped {
@@ -277,18 +277,14 @@ impl Objects {
     }
 }
 
-/// Refuses a change that comes too early. It is the client's fault, so it is not logged.
-async fn refuse_for_now(call: &mut Call<'_, impl Exchange>, wait: Duration) -> io::Result<()> {
+/// The error for a change that comes too early.
+fn too_early(wait: Duration) -> S3Error {
     let error = Code::SlowDown.with_message(
         "This bucket, or this access key, has made too many changes of buckets lately. Repeat the \
          request after the time of Retry-After.",
     );
-    let after_s = wait.as_secs() + 1;
-    let mut fields = Headers::new();
-    fields
-        .set("Retry-After", after_s.to_string())
-        .map_err(io::Error::other)?;
-    send_error(call.exchange, &error, fields, call.request.head.path()).await
+    let wait_s = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
+    error.until(wait_s.saturating_add(1))
 }
 
 /// Lists the buckets of this store, in a cluster of this region, on which a key has a right. Blocks

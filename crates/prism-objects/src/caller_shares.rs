@@ -120,10 +120,12 @@ impl CallerShares {
         let wait_ms = VAIN_WAIT_MS.start + unguessable::number() % spread_ms;
         match tokio::time::timeout(Duration::from_millis(wait_ms), waiting).await {
             Ok(Ok(room)) => Ok(room),
-            _ => Err(Code::SlowDown.with_message(
-                "Too many documents are sent at the same time, such as lists of keys to delete. \
-                 Send fewer of them at once with this key, and repeat the request.",
-            )),
+            _ => Err(Code::SlowDown
+                .with_message(
+                    "Too many documents are sent at the same time, such as lists of keys to \
+                     delete. Send fewer of them at once with this key, and repeat the request.",
+                )
+                .until(1)),
         }
     }
 

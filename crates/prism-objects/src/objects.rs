@@ -283,6 +283,12 @@ impl Service for Objects {
             Fault::Differs => prism_replicas::differs(),
             // No object redirects a request.
             Fault::RedirectLoop => Code::InternalError.into(),
+            Fault::TooMany(wait_s) => Code::SlowDown
+                .with_message(
+                    "This is more than a limit of the service allows. Repeat the request after the \
+                 time of Retry-After.",
+                )
+                .until(wait_s),
             Fault::AmbiguousPath => Code::InvalidURI.with_message(
                 "The path can be read in two ways: it has an escaped slash, a backslash, `..;` or \
                  a malformed escape, or leads above the root.",

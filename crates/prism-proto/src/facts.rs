@@ -23,6 +23,8 @@ pub const VERSION: u8 = 4;
 pub const FORMER_VERSION: u8 = 3;
 /// Most bytes of an access key, and of an upstream's name.
 pub const MAX_NAME_BYTES: usize = 255;
+/// Most limits that count a request while it is under way.
+pub const MAX_LIMITS: usize = 16;
 /// Most bytes of the header fields that an internal redirect gives the answer.
 pub const MAX_FIELDS_BYTES: usize = 2 << 10;
 
@@ -41,6 +43,7 @@ mod kind {
     pub(super) const RETRIES: u8 = 129;
     pub(super) const HIDES_MISSING: u8 = 130;
     pub(super) const REDIRECT: u8 = 131;
+    pub(super) const LIMITS: u8 = 132;
 }
 
 const NOT_TRACED: u8 = 0;
@@ -64,7 +67,7 @@ pub enum Form {
     #[default]
     Entries,
     /// The fixed layout of the former release. It leaves out the upstream, the client, the lineage,
-    /// the retries, whether a missing object is hidden, and redirects.
+    /// the retries, whether a missing object is hidden, redirects and limits.
     Former,
 }
 
@@ -96,6 +99,9 @@ pub struct Facts {
     pub hides_missing: bool,
     /// The internal redirects that have led to the request; `None` for one that a client has sent.
     pub redirect: Option<RedirectFacts>,
+    /// The keys of limits that count the request while it is under way, as in a report of their
+    /// use: at most [`MAX_LIMITS`].
+    pub limits: Vec<u64>,
 }
 
 /// Internal redirects of a request.
@@ -224,6 +230,7 @@ impl Facts {
             retries: 0,
             hides_missing: false,
             redirect: None,
+            limits: Vec::new(),
         }
     }
 
@@ -310,6 +317,13 @@ impl Facts {
             put_entry(out, kind::REDIRECT, |out| {
                 out.put(&[redirect.steps]);
                 out.put(&redirect.fields);
+            });
+        }
+        if !self.limits.is_empty() {
+            put_entry(out, kind::LIMITS, |out| {
+                for key in self.limits.iter().take(MAX_LIMITS) {
+                    out.put(&key.to_be_bytes());
+                }
             });
         }
     }

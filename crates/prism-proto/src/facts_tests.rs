@@ -55,6 +55,7 @@ pub(crate) fn every_form(form: Form) -> Vec<Facts> {
                             steps: 5,
                             fields: b"A: b\r\n".to_vec(),
                         }),
+                        limits: vec![u64::MAX, 7],
                         ..first
                     });
                 }
@@ -98,7 +99,7 @@ fn list(entries: &[(u8, &[u8])]) -> Vec<u8> {
 fn a_later_release_may_add_entries_that_are_skipped_and_no_others() {
     let (request, caller) = ((1, &[0; 8][..]), (3, &b"key"[..]));
     let facts = Facts::decode(&list(&[request, caller])).unwrap();
-    let skipped = list(&[request, caller, (132, b"x"), (255, b"")]);
+    let skipped = list(&[request, caller, (133, b"x"), (255, b"")]);
     assert_eq!(Facts::decode(&skipped), Ok(facts));
     for refused in [
         &[request, caller, (9, b"x")][..],
@@ -108,6 +109,8 @@ fn a_later_release_may_add_entries_that_are_skipped_and_no_others() {
         &[request, caller, (130, b"x")],
         &[request, caller, (131, b"")],
         &[request, caller, (131, &[0; MAX_FIELDS_BYTES + 2])],
+        &[request, caller, (132, &[0; 7])],
+        &[request, caller, (132, &[0; 8 * MAX_LIMITS + 8])],
         // Twice, and out of order.
         &[request, request, caller],
         &[caller, request],

@@ -84,6 +84,7 @@ pub mod succession;
 pub mod tcp_state;
 pub mod term;
 pub mod tls;
+pub mod usage;
 pub mod wire;
 
 pub use tcp_state::{

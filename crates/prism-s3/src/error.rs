@@ -121,6 +121,8 @@ pub struct S3Error {
     message: Cow<'static, str>,
     /// Further elements of the body: names and texts.
     details: Vec<(&'static str, String)>,
+    /// The time in seconds after which the caller, who asks too much, may ask again.
+    retry_after_s: Option<u32>,
 }
 
 impl S3Error {
@@ -131,7 +133,19 @@ impl S3Error {
             status: code.status(),
             message: Cow::Borrowed(code.message()),
             details: Vec::new(),
+            retry_after_s: None,
         }
+    }
+
+    /// The same for a caller who asks too much, and may ask again after this time.
+    pub fn until(mut self, retry_after_s: u32) -> Self {
+        self.retry_after_s = Some(retry_after_s);
+        self
+    }
+
+    /// The time in seconds after which a caller who asks too much may ask again.
+    pub const fn retry_after_s(&self) -> Option<u32> {
+        self.retry_after_s
     }
 
     /// The same with one more element in the body, which some clients read.

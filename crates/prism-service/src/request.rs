@@ -1,6 +1,7 @@
 //! One request, as the gateway has it and as a service sees it.
 
 use prism_http::{Headers, RequestHead};
+use prism_limits::Holds;
 use prism_proto::relay::Preamble;
 
 use crate::{Redirection, Remote, Span};
@@ -28,6 +29,8 @@ pub struct Request<M> {
     pub retries: u8,
     /// The internal redirects that have led to it.
     pub redirection: Redirection,
+    /// The limits that count it while it is under way here.
+    pub holds: Holds,
     /// The meaning that the service has found.
     pub meaning: M,
 }
@@ -105,6 +108,7 @@ impl<M> Request<M> {
             decided_in: None,
             retries: 0,
             redirection: Redirection::default(),
+            holds: Holds::default(),
             meaning,
         }
     }
@@ -122,6 +126,7 @@ impl<M> Request<M> {
             decided_in: None,
             retries: preamble.facts.retries,
             redirection: Redirection::of(&preamble.facts),
+            holds: Holds::default(),
             meaning,
         }
     }
@@ -130,6 +135,12 @@ impl<M> Request<M> {
     #[must_use]
     pub fn traced(self, span: Option<Span>) -> Self {
         Self { span, ..self }
+    }
+
+    /// The same while limits count it.
+    #[must_use]
+    pub fn counted(self, holds: Holds) -> Self {
+        Self { holds, ..self }
     }
 
     /// The request as the service sees it that answers it.

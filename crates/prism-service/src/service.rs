@@ -40,6 +40,9 @@ pub enum Fault {
     AmbiguousPath,
     /// Servers' answers redirect the request again and again.
     RedirectLoop,
+    /// The request is above a limit of the configuration. It may be admitted after this time in
+    /// seconds.
+    TooMany(u32),
 }
 
 /// The object that a GET reads, for the forecast of its answer's length.

@@ -52,6 +52,9 @@ pub enum Error {
     /// Internal redirects lead on and on.
     #[error("the servers' answers name other resources again and again")]
     RedirectLoop,
+    /// It may be admitted after this time in seconds.
+    #[error("too many requests")]
+    TooMany(u32),
 }
 
 impl Error {
@@ -63,6 +66,7 @@ impl Error {
             Self::AmbiguousPath => 400,
             Self::TimedOut => 408,
             Self::BodyTooLong => 413,
+            Self::TooMany(_) => 429,
             Self::NoUpstream => 404,
             Self::NotConnected | Self::Ended | Self::Malformed | Self::Lost => 502,
             Self::Redirect(_) | Self::RedirectLoop => 502,
@@ -90,6 +94,7 @@ impl Error {
             Self::Differs => "ConfigurationDiffers",
             Self::Redirect(_) => "BadRedirect",
             Self::RedirectLoop => "RedirectLoop",
+            Self::TooMany(_) => "TooManyRequests",
         }
     }
 }

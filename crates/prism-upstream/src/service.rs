@@ -13,7 +13,7 @@ use prism_proto::facts::{Caller, Facts, MAX_NAME_BYTES, Progress};
 use prism_proxy::wanted_protocol;
 use prism_service::{
     About, Exchange, Fault, NodeRequests, Redirected, RequestMut, RequestRef, Route, Served,
-    Service, Subject, request_id_text, send,
+    Service, Subject, request_id_text, send, set,
 };
 
 use crate::Shared;
@@ -138,7 +138,7 @@ impl<N> Upstreams<N> {
 
 impl Meaning {
     /// A request for `pool` that no other node has sent on.
-    fn of(head: &RequestHead, pool: Arc<Pool>) -> Self {
+    pub(crate) fn of(head: &RequestHead, pool: Arc<Pool>) -> Self {
         let sharing = Sharing::of(head);
         Self {
             logs_in: sharing.is_private(),
@@ -389,6 +389,7 @@ impl<N: NodeRequests> Service for Upstreams<N> {
             Fault::Differs => Error::Differs,
             Fault::AmbiguousPath => Error::AmbiguousPath,
             Fault::RedirectLoop => Error::RedirectLoop,
+            Fault::TooMany(wait_s) => Error::TooMany(wait_s),
         }
     }
 
@@ -408,8 +409,11 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         let head = head.with("Content-Type", "text/plain; charset=utf-8");
         let id = request_id_text(exchange.request_id());
         let head = head.and_then(|head| head.with(REQUEST_ID, id));
-        let text = format!("{error}\n");
-        send(exchange, head.map_err(io::Error::other)?, text.as_bytes()).await
+        let mut head = head.map_err(io::Error::other)?;
+        if let Error::TooMany(wait_s) = error {
+            set(&mut head, "Retry-After", wait_s.to_string())?;
+        }
+        send(exchange, head, format!("{error}\n").as_bytes()).await
     }
 }
 

@@ -14,6 +14,7 @@ const RATES = [
   "errors",
   "accepted",
   "handed off",
+  "above limits",
   "redirects",
   "redirected bytes",
 ];
@@ -69,6 +70,7 @@ function counters(node) {
   const found = new Map();
   const add = (name, value) => found.set(name, (found.get(name) ?? 0) + value);
   add("accepted", node.accepted ?? 0);
+  for (const count of Object.values(node.above_limits ?? {})) add("above limits", count);
   add("redirects", node.redirects ?? 0);
   add("redirected bytes", node.redirected_bytes ?? 0);
   for (const { role, step, count } of node.steps ?? []) add(`step ${role} ${step}`, count);
@@ -198,6 +200,7 @@ function totals(nodes) {
     errors: of("errors"),
     accepted: of("accepted"),
     moves: of("handed off"),
+    aboveLimits: of("above limits"),
     redirects: of("redirects"),
     redirectedBytes: of("redirected bytes"),
   };

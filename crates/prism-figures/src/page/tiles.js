@@ -9,6 +9,8 @@ const WIDTH = 120;
 const HEIGHT = 26;
 
 const hasFrontends = ({ nodes }) => nodes.some((node) => node.isFrontend);
+const isLimited = ({ nodes }) =>
+  nodes.some((node) => Object.values(node.above_limits ?? {}).some((count) => count > 0));
 const hasRedirects = ({ nodes }) => nodes.some((node) => node.redirects > 0);
 
 // `isShown` tells whether a view has the tile; without it all have. The mouse over a tile shows its
@@ -49,6 +51,14 @@ const TILES = [
     title: "Open connections",
     of: ({ totals }) => totals.connections,
     show: count,
+  },
+  {
+    id: "above_limits",
+    title: "Requests above a limit",
+    hint: "Requests that a limit of the configuration has refused.",
+    of: ({ totals }) => totals.aboveLimits,
+    show: rate,
+    isShown: isLimited,
   },
   {
     id: "redirects",

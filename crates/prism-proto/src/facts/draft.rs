@@ -1,8 +1,8 @@
 //! Reads the entries of facts, one after the other.
 
 use super::{
-    Body, Caller, ClientFacts, Facts, LineageFacts, MAX_FIELDS_BYTES, MAX_NAME_BYTES, Progress,
-    RedirectFacts, TraceId, kind, read_seed, read_trace,
+    Body, Caller, ClientFacts, Facts, LineageFacts, MAX_FIELDS_BYTES, MAX_LIMITS, MAX_NAME_BYTES,
+    Progress, RedirectFacts, TraceId, kind, read_seed, read_trace,
 };
 use crate::wire::{DecodeError, Reader};
 
@@ -20,12 +20,13 @@ pub(crate) struct Draft {
     retries: u8,
     hides_missing: bool,
     redirect: Option<RedirectFacts>,
+    limits: Vec<u64>,
 }
 
 impl Draft {
     /// Takes an entry. An entry that nobody knows is refused, unless it may be skipped.
     pub(crate) fn take(&mut self, kind: u8, value: &[u8]) -> Result<(), DecodeError> {
-        if kind > kind::REDIRECT {
+        if kind > kind::LIMITS {
             return Ok(());
         }
         let mut r = Reader::new(value);
@@ -82,6 +83,14 @@ impl Draft {
                 let fields = r.bytes(len, "fields of a redirect")?.to_vec();
                 self.redirect = Some(RedirectFacts { steps, fields });
             }
+            kind::LIMITS => {
+                if r.remaining() > MAX_LIMITS * size_of::<u64>() {
+                    return Err(DecodeError::TooLong("limits"));
+                }
+                while r.remaining() > 0 {
+                    self.limits.push(r.u64("key of a limit")?);
+                }
+            }
             _ => return Err(DecodeError::Invalid("type of an entry")),
         }
         Ok(())
@@ -104,6 +113,7 @@ impl Draft {
             retries: self.retries,
             hides_missing: self.hides_missing,
             redirect: self.redirect,
+            limits: self.limits,
         })
     }
 }

@@ -53,6 +53,11 @@ pub(super) fn metrics(server: &Server) -> Vec<Metric> {
         ));
     }
     add_requests(server, &mut metrics);
+    for (limit, count) in server.gateway.above_limits() {
+        let help = "Requests of clients that were above a limit of the configuration.";
+        let metric = Metric::new("requests_above_limit", help, Value::Counter(count));
+        metrics.push(metric.with("limit", limit));
+    }
     add_spans(server, &mut metrics);
     add_hand_offs(node, &mut metrics);
     add_moves(node, &mut metrics);

@@ -152,6 +152,7 @@ pub(super) fn figures(server: &Server) -> Value {
         relayed: relayed.collect(),
         redirects: node.counters.redirects.read(),
         redirected_bytes: node.counters.redirected_bytes.read(),
+        above_limits: server.gateway.above_limits(),
         handed_off: handed_off(server),
         moves: moves(server),
         steps: steps(server),

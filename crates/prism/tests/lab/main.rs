@@ -35,6 +35,7 @@ mod impair;
 mod ktls;
 mod leaving;
 mod lifecycle;
+mod limits;
 mod links;
 mod long_path;
 mod manners;

@@ -30,7 +30,7 @@ fn up() -> Cluster {
 }
 
 /// Makes a key without rights.
-fn new_key(cluster: &Cluster, name: &str) -> Signer {
+pub fn new_key(cluster: &Cluster, name: &str) -> Signer {
     let text = ctl(cluster, &["key", "new", name, "--json"]);
     let made: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(made["admin"], false, "{text}");

@@ -112,6 +112,13 @@ impl Behind {
     /// One frontend and three backends, unless `change` says otherwise; `more` follows the
     /// configuration of the application.
     pub fn up(change: impl FnOnce(&mut LabSpec), more: &str) -> Self {
+        let behind = Self::up_without_warmth(change, more);
+        behind.warm_up();
+        behind
+    }
+
+    /// The same, of which no node has seen an answer yet.
+    pub fn up_without_warmth(change: impl FnOnce(&mut LabSpec), more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("upstream-app");
         build("app.go", &program);
@@ -154,7 +161,7 @@ impl Behind {
             files: running,
             directory,
         };
-        behind.warm_up();
+        behind.cluster.await_servers();
         behind
     }
 
