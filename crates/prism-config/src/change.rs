@@ -64,6 +64,7 @@ const RULES: &[(&str, Effect, Effect)] = &[
     ("service.upstream.health.*", Reload, Never),
     ("service.upstream.redirects.*", Reload, Never),
     ("service.upstream.redirects.locations.*", Reload, Never),
+    ("service.upstream.auth.*", Reload, Never),
     ("service.rule", Reload, Never),
     ("service.limit", Reload, Never),
     ("service.urls", Reload, Never),

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::auth::ForwardAuth;
 use crate::limit::RequestLimit;
 use crate::model::{AccessLogFormat, Role};
 use crate::networks::Networks;
@@ -86,6 +87,11 @@ fn with_own_fields() -> ConfigFile {
         retries: 1,
         idle_timeout_s: 1,
         internal: true,
+        auth: Some(ForwardAuth {
+            fields: vec!["X-User".into()],
+            answer_fields: vec!["Set-Cookie".into()],
+            ..ForwardAuth::default()
+        }),
         redirects: Some(Redirects {
             access_key: Some("A".into()),
             locations: [("http://s/".to_owned(), "store".to_owned())].into(),

@@ -100,6 +100,9 @@ impl Config {
         let fix = "remove one of them";
         found.check(is_clear, &field("replace_prefix"), fault, fix);
         self.check_redirects(upstream, all, field, found);
+        if let Some(auth) = &upstream.auth {
+            auth.check(upstream, all, field, found);
+        }
         let connect_s = upstream.connect_timeout_s;
         let answer_s = upstream.answer_timeout_s;
         found.range(&field("connect_timeout_s"), connect_s, 1..=600);

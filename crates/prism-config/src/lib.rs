@@ -13,6 +13,7 @@ mod section;
 
 mod acme;
 mod addresses;
+mod auth;
 mod bounds;
 mod change;
 mod change_shown;
@@ -51,6 +52,7 @@ mod warnings;
 
 pub use acme::Acme;
 pub use addresses::{ControlAddrs, HostAddrs, MAX_SERVICE_ADDRESSES, ServiceAddrs, family};
+pub use auth::ForwardAuth;
 pub use bounds::{Limits, Store, seconds};
 pub use change::{Change, ConfigReader, Effect, ServiceTable};
 pub use cluster::Cluster;

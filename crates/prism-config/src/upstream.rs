@@ -9,6 +9,7 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::addresses::{MAX_SERVICE_ADDRESSES, ServiceAddrs};
+use crate::auth::ForwardAuth;
 use crate::redirects::Redirects;
 
 /// Most upstreams of a service.
@@ -124,6 +125,8 @@ section! {
     pub proxy_protocol: bool,
     /// Default: none. Which answers of its servers are internal redirects.
     pub redirects: Option<Redirects>,
+    /// Default: none. The upstream whose server decides which requests it gets.
+    pub auth: Option<ForwardAuth>,
     /// Active health checks. Without it a connection is the check of a server that is out, or that
     /// has answered nothing for 1 s.
     pub health: Option<HealthCheck>,

@@ -96,6 +96,8 @@ pub struct Outgoing {
     pub head: Vec<u8>,
     /// The beginning of its body, from an earlier try: see [`Forward::into_replay`].
     pub replay: Vec<u8>,
+    /// The body stays with the client: the request goes on without it.
+    pub leaves_body: bool,
     /// Whether the head asks for an invitation to send the body.
     pub asks: bool,
     /// The longest wait for the invitation, after which the body is sent nevertheless; `None` to
@@ -125,6 +127,8 @@ pub struct Forward<'f, X, S> {
     /// For a relaying node, until the answer begins.
     at_work: Option<AtWork>,
     pub(crate) to_server: Unread,
+    /// Whether the body is none of the other side's.
+    leaves_body: bool,
     /// Whether the other side gets the body now.
     sends_body: bool,
     /// Whether the other side takes no more bytes.
@@ -145,7 +149,8 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
         Self {
             to_server,
             replay: server.was_used().then_some(outgoing.replay),
-            sends_body: !outgoing.asks && !exchange.is_done(),
+            leaves_body: outgoing.leaves_body,
+            sends_body: !outgoing.asks && !outgoing.leaves_body && !exchange.is_done(),
             invited_within: outgoing.invited_within,
             to_node: outgoing.to_node,
             ..Self::begun(exchange, server, outgoing.timeout)
@@ -160,6 +165,7 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
             timeout,
             at_work: None,
             to_server: Unread::default(),
+            leaves_body: false,
             sends_body: true,
             is_deaf: false,
             invited_within: None,
@@ -182,7 +188,9 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
     /// See [`Fault`].
     pub async fn answer(&mut self) -> Result<AnswerHead, Fault> {
         // A body that is malformed from the beginning reaches nobody.
-        if let Err(error) = self.exchange.check_body() {
+        if !self.leaves_body
+            && let Err(error) = self.exchange.check_body()
+        {
             self.exchange.close_after();
             return Err(error.into());
         }
@@ -206,6 +214,7 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
                 self.server.consume(len);
                 has_begun = true;
                 match head.status() {
+                    100 if self.leaves_body => {}
                     100 => self.invite().await?,
                     102..=199 => self.pass_interim(head).await?,
                     _ => {
@@ -215,8 +224,7 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
                 }
                 continue;
             }
-            let is_asking =
-                !self.sends_body && !self.exchange.is_done() && self.to_server.is_empty();
+            let is_asking = !self.sends_body && !self.has_whole_body() && self.to_server.is_empty();
             let invited_within = self.invited_within.filter(|_| is_asking);
             let limit = [invited_within, self.timeout].into_iter().flatten().min();
             match self.step(limit).await? {
@@ -314,12 +322,17 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
 
     /// Whether the other side has all of the request.
     pub(crate) fn is_request_sent(&self) -> bool {
-        self.exchange.is_done() && self.to_server.is_empty() && !self.is_deaf
+        self.has_whole_body() && self.to_server.is_empty() && !self.is_deaf
+    }
+
+    /// Whether no more of the body is read for the other side.
+    fn has_whole_body(&self) -> bool {
+        self.leaves_body || self.exchange.is_done()
     }
 
     /// Whether the other side gets more of the body.
     fn wants_body(&self) -> bool {
-        self.sends_body && !self.is_deaf && !self.exchange.is_done()
+        self.sends_body && !self.is_deaf && !self.has_whole_body()
     }
 
     /// Whether bytes may go to the other side.
@@ -364,7 +377,7 @@ impl<'f, X: Exchange, S: ServerStream> Forward<'f, X, S> {
         };
         let ends = Instant::now() + limit;
         loop {
-            let at_work = self.at_work.as_ref().filter(|_| self.exchange.is_done());
+            let at_work = self.at_work.as_ref().filter(|_| self.has_whole_body());
             let until = at_work.map_or(ends, |at_work| at_work.next().min(ends));
             match timeout_at(until, self.move_some(false)).await {
                 Ok(moved) => return Ok(Some(moved)),

@@ -6,11 +6,11 @@
 use std::net::SocketAddr;
 
 use prism_config::{HashOf, Upstream};
-use prism_http::{Headers, RequestHead, without_port};
-use prism_rules::{Variable, fill_field};
+use prism_http::{Headers, RequestHead};
+use prism_rules::fill_field;
 
 use crate::choice;
-use crate::forwarded::REQUEST_ID;
+use crate::forwarded::of_request;
 
 /// The parts of a request by which its server is chosen.
 #[derive(Default)]
@@ -54,21 +54,6 @@ impl Affinity {
         if is_private == [false, false] {
             let _ = answer.append("Cache-Control", "private");
         }
-    }
-}
-
-/// The value of a variable, by the fields that the request has got for its server.
-fn of_request(request: &RequestHead, variable: Variable) -> &str {
-    let field = match variable {
-        Variable::Client => request.headers().get_str("X-Forwarded-For"),
-        Variable::RequestId => request.headers().get_str(REQUEST_ID),
-        _ => request.headers().get_str("X-Forwarded-Host"),
-    };
-    let value = field.unwrap_or_default();
-    if variable == Variable::Host {
-        without_port(value)
-    } else {
-        value
     }
 }
 

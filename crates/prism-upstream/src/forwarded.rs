@@ -6,7 +6,9 @@
 
 use std::net::IpAddr;
 
-use prism_http::{HeadError, HeaderError, RequestHead, are_alike, is_forwarding, without_port};
+use prism_http::{
+    HeadError, HeaderError, Headers, RequestHead, are_alike, is_forwarding, without_port,
+};
 use prism_rules::{RequestPath, Variable, fill_field};
 use prism_service::{Remote, request_id_text};
 
@@ -79,6 +81,35 @@ pub(crate) fn add(
     Ok(())
 }
 
+/// Gives another request for the same client its `own` fields.
+pub(crate) fn set_own(
+    request: &RequestHead,
+    fields: &mut Headers,
+    own: &[String],
+) -> Result<(), HeaderError> {
+    for (name, value) in own.iter().filter_map(|field| field.split_once(':')) {
+        fields.drop_where(|other| are_alike(other, name.as_bytes()));
+        let value = fill_field(value, |variable| of_request(request, variable).into());
+        fields.append(name, value.as_ref())?;
+    }
+    Ok(())
+}
+
+/// The value of a variable, by the fields that the request has got for its server.
+pub(crate) fn of_request(request: &RequestHead, variable: Variable) -> &str {
+    let field = match variable {
+        Variable::Client => request.headers().get_str("X-Forwarded-For"),
+        Variable::RequestId => request.headers().get_str(REQUEST_ID),
+        _ => request.headers().get_str("X-Forwarded-Host"),
+    };
+    let value = field.unwrap_or_default();
+    if variable == Variable::Host {
+        without_port(value)
+    } else {
+        value
+    }
+}
+
 /// The request as a server of `pool` gets it, if its path has another beginning there. The server
 /// gets a beginning that is gone in `X-Forwarded-Prefix`.
 ///
@@ -124,7 +155,7 @@ fn is_host(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use prism_http::{BodyFraming, Headers, Limits};
+    use prism_http::{BodyFraming, Limits};
 
     use super::*;
 

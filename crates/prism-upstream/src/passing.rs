@@ -5,27 +5,30 @@ use std::time::{Duration, Instant};
 
 use prism_config::seconds;
 use prism_http::{BodyFraming, Headers, RequestHead, ResponseHead};
-use prism_proto::relay::{ANSWER_FIELD, ANSWER_FINAL, ANSWER_PARKED, HAND_OVER};
+use prism_proto::relay::{ANSWER_FIELD, ANSWER_FINAL, HAND_OVER};
 use prism_proxy::{
     Answer, AnswerHead, DroppedBody, Failure, Fault, Forward, Outgoing, Passed, SWITCHING,
 };
 use prism_service::{
-    BodyFailure, Exchange, NodeRequests, RequestRef, Served, Service, request_id_text, send,
+    BodyFailure, Exchange, NodeRequests, RequestRef, Served, Service, request_id_text,
 };
 
 use crate::error::Error;
 use crate::forwarded::{self, REQUEST_ID};
 use crate::health::Outcome;
-use crate::park::{Lease, Parked};
+use crate::park::Lease;
 use crate::pool::UnderWay;
 use crate::private::{self, Own, Sharing};
 use crate::proxy_header::of_client;
-use crate::redirect::is_redirect;
 use crate::retry::{self, Step, Tries};
 use crate::server::Server;
 use crate::service::{Meaning, Upstreams};
 
+mod auth;
+mod parked;
 mod redirected;
+
+use auth::Grant;
 
 /// The longest wait for `100 Continue`, after which the body is sent nevertheless: a server may
 /// not know `Expect` (RFC 9110, section 10.1.1).
@@ -42,8 +45,9 @@ enum End {
         answer: Answer,
         offers_login: bool,
     },
-    /// The answer names the resource that the client gets.
-    Redirected(Box<ResponseHead>, DroppedBody),
+    /// The answer is not for the client: it names the resource that the client gets, or allows the
+    /// request.
+    Order(Box<ResponseHead>, DroppedBody),
 }
 
 /// A request on its way to servers.
@@ -55,6 +59,15 @@ struct Attempt<'a, N, X> {
     sharing: Sharing,
     /// The beginning of the body, from a try that failed; `None` if it cannot be sent again.
     replay: Option<Vec<u8>>,
+    purpose: Purpose,
+}
+
+/// The reason why servers get a request.
+enum Purpose {
+    /// One of them is to answer it. It has this permission, if the upstream asks for one.
+    Answer(Option<Grant>),
+    /// One of them is to allow it.
+    Permission,
 }
 
 impl<N: NodeRequests> Upstreams<N> {
@@ -70,42 +83,48 @@ impl<N: NodeRequests> Upstreams<N> {
             request,
             sharing: request.meaning.sharing,
             replay: Some(Vec::new()),
+            purpose: Purpose::Answer(None),
         };
         attempt.run().await
     }
 }
 
 impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
+    /// Has the request answered.
     async fn run(&mut self) -> io::Result<Served<Error>> {
         let meaning = self.request.meaning;
         self.exchange.limit_body(meaning.pool.max_body_bytes());
-        if meaning.is_parked {
-            match self.node.shared.parking.take(self.request.id) {
-                Some(parked) => return self.pass_parked(parked).await,
-                // It was carried out.
-                None if !self.request.head.method().is_safe() => {
-                    return self.refuse(&Error::Lost).await;
-                }
-                None => {}
-            }
+        if meaning.is_parked
+            && let Some(served) = self.answer_parked().await?
+        {
+            return Ok(served);
         }
         // Other nodes have tried.
         if self.exchange.record().retries > meaning.pool.settings.retries {
             return self.refuse(&Error::Ended).await;
         }
-        let max_bytes = self.node.shared.limits.target_bytes;
-        let head = self.request.head;
-        let replaced = match forwarded::with_replaced_prefix(head, &meaning.pool, max_bytes) {
-            Ok(replaced) => replaced,
-            Err(error) => return self.refuse(&error).await,
-        };
+        if let Some(auth) = meaning.pool.settings.auth.as_ref()
+            && let Some(served) = Box::pin(self.ask_for_permission(auth)).await?
+        {
+            return Ok(served);
+        }
+        match self.replaced_head() {
+            Ok(replaced) => self.try_servers(replaced.as_ref()).await,
+            Err(error) => self.refuse(&error).await,
+        }
+    }
+
+    /// Tries servers of this node, one after the other. `replaced`: the request's head there, if
+    /// that is another one.
+    async fn try_servers(&mut self, replaced: Option<&RequestHead>) -> io::Result<Served<Error>> {
+        let settings = &self.request.meaning.pool.settings;
         let mut lease = match self.first_connection().await {
             Ok(lease) => lease,
             Err(error) => return Ok(Served::Elsewhere(error)),
         };
         let mut is_again = false;
         loop {
-            let failure = match self.forward(&mut lease, replaced.as_ref()).await {
+            let failure = match self.forward(&mut lease, replaced).await {
                 Ok(End::Passed(passed)) => {
                     self.give_back(lease, passed);
                     return Ok(Served::Answered);
@@ -114,9 +133,12 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
                     answer,
                     offers_login,
                 }) => return self.park(lease, answer, offers_login).await,
-                Ok(End::Redirected(answer, body)) => {
+                Ok(End::Order(answer, body)) => {
                     self.drop_body(lease, body).await;
-                    return self.redirect(answer).await;
+                    return match self.purpose {
+                        Purpose::Answer(_) => self.redirect(answer).await,
+                        Purpose::Permission => Ok(Served::Redirected(answer)),
+                    };
                 }
                 Err(Fault::Connection(error)) => return Err(error),
                 Err(Fault::Body(failure)) => {
@@ -135,7 +157,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
             let error = error_of(failure);
             let tries = Tries {
                 is_again,
-                is_last: self.exchange.record().retries > meaning.pool.settings.retries,
+                is_last: self.exchange.record().retries > settings.retries,
                 has_begun: self.exchange.body().has_begun(),
                 is_lost: self.replay.is_none(),
             };
@@ -239,12 +261,27 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
         Err(error)
     }
 
+    /// The request's head at the server, if that is another one than here.
+    fn replaced_head(&self) -> Result<Option<RequestHead>, Error> {
+        let head = self.request.head;
+        let pool = &self.request.meaning.pool;
+        let max_bytes = self.node.shared.limits.target_bytes;
+        let replaced = forwarded::with_replaced_prefix(head, pool, max_bytes)?;
+        let Purpose::Answer(Some(grant)) = &self.purpose else {
+            return Ok(replaced);
+        };
+        let mut head = replaced.unwrap_or_else(|| head.clone());
+        grant.give_to(&mut head)?;
+        Ok(Some(head))
+    }
+
     /// The request as the server of a connection gets it. `replaced`: its head there, if that is
     /// another one.
     fn outgoing(&mut self, server: &mut Server, replaced: Option<&RequestHead>) -> Outgoing {
         let head = replaced.unwrap_or(self.request.head);
         let is_relayed = self.request.is_relayed;
         // A relaying node holds every body back, and its client need not wait for the server.
+        let leaves_body = matches!(self.purpose, Purpose::Permission);
         let has_body = head.framing() != BodyFraming::None && !self.exchange.is_done();
         let asks = has_body && !is_relayed && self.exchange.is_held_back();
         let mut extra = Headers::new();
@@ -264,6 +301,7 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
         Outgoing {
             head: bytes,
             replay: self.replay.take().unwrap_or_default(),
+            leaves_body,
             asks,
             invited_within: Some(CONTINUE_WAIT),
             timeout: Some(seconds(self.request.meaning.pool.settings.answer_timeout_s)),
@@ -294,23 +332,24 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
                 return Err(fault);
             }
         };
-        let settings = meaning.pool.settings.redirects.as_ref();
-        let may_redirect = meaning.upgrade.is_none() && head.status() != SWITCHING;
-        let settings = settings.filter(|_| may_redirect);
-        if settings.is_some_and(|settings| is_redirect(settings, &head)) {
+        if self.purpose.is_order(meaning, &head) {
             let address = lease.under_way.address();
             let answered = Outcome::Answered(head.status());
             meaning.pool.learn(address, answered);
-            let mut named = Box::new(head.clone());
+            let mut order = Box::new(head.clone());
             let own = &meaning.pool.settings;
-            let fields = named.headers_mut();
+            let fields = order.headers_mut();
             let server = &address.server;
             meaning.affinity.complete(own, server, request.head, fields);
             let answer = Answer::new(head, request.head.method())?;
-            return Ok(End::Redirected(named, forward.drop_answer(&answer)));
+            return Ok(End::Order(order, forward.drop_answer(&answer)));
         }
-        let offers_login = private::is_offered(&head);
+        let is_final = matches!(self.purpose, Purpose::Answer(_));
+        let offers_login = is_final && private::is_offered(&head);
         let mut answer = Answer::new(head, request.head.method())?;
+        if let Purpose::Answer(Some(grant)) = &self.purpose {
+            grant.add_to(answer.headers_mut());
+        }
         let is_asked = meaning.upgrade.is_some() && !request.is_relayed;
         if answer.status() == SWITCHING && !is_asked {
             return Err(Fault::malformed(
@@ -353,42 +392,6 @@ impl<N: NodeRequests, X: Exchange> Attempt<'_, N, X> {
             let idle = self.node.idle_at(lease.under_way.address().address);
             let idle_for = idle_time(seconds(settings.idle_timeout_s), passed.idle_for);
             idle.keep(lease.server, idle_for, settings.idle_connections.into());
-        }
-    }
-
-    /// Lets an answer wait for the client's connection, and asks the relaying node for that.
-    async fn park(
-        &mut self,
-        lease: Lease,
-        answer: Answer,
-        offers_login: bool,
-    ) -> io::Result<Served<Error>> {
-        let parked = Parked::new(lease, answer, offers_login, &self.request.meaning.pool)?;
-        self.node.shared.parking.park(self.request.id, parked);
-        let asks = ResponseHead::new(HAND_OVER).with(ANSWER_FIELD, ANSWER_PARKED);
-        let asks = asks.map_err(io::Error::other)?;
-        send(self.exchange, asks, &[]).await?;
-        Ok(Served::Answered)
-    }
-
-    /// Passes an answer that has waited for its connection.
-    async fn pass_parked(&mut self, parked: Parked) -> io::Result<Served<Error>> {
-        let offers_login = parked.offers_login;
-        let (mut answer, mut lease) = parked.resume()?;
-        self.exchange.record_mut().server = Some(lease.under_way.address().address);
-        finish_head(self.node, self.request, &lease.under_way, &mut answer);
-        if offers_login && !self.sharing.is_private() {
-            self.sharing = Sharing::Client;
-        }
-        let timeout = seconds(self.request.meaning.pool.settings.answer_timeout_s);
-        let mut forward = Forward::begun(self.exchange, &mut lease.server, Some(timeout));
-        match forward.pass(answer).await {
-            Ok(passed) => {
-                self.give_back(lease, passed);
-                Ok(Served::Answered)
-            }
-            Err(Fault::Connection(error)) => Err(error),
-            Err(Fault::NoAnswer(..) | Fault::Body(_)) => self.refuse(&Error::Malformed).await,
         }
     }
 

@@ -281,6 +281,9 @@ impl<I: Io> Exchange for Http1<'_, I> {
     }
 
     async fn stream(&mut self, source: &TcpStream, len: u64, silence: Duration) -> io::Result<u64> {
+        if self.framing == ResponseFraming::None {
+            return Ok(0);
+        }
         self.flush().await?;
         let sent = self.io.send_stream(source, len, silence).await;
         let sent_bytes = match &sent {

@@ -2,6 +2,7 @@
 //! every form of HTTP/1.1, servers that come and go.
 
 mod ambiguous;
+mod auth;
 pub mod behind;
 mod duties;
 mod faults;

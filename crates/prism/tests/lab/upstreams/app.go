@@ -16,6 +16,7 @@ import (
 	"net/http/httputil"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -180,6 +181,27 @@ func main() {
 		}
 	})
 	handle("/bad", func(w http.ResponseWriter, r *http.Request) { bad.Store(r.URL.Query().Get("is") == "1") })
+	// Whether a request is allowed, by its cookie. What was asked is in the answer.
+	http.HandleFunc("/verify", func(w http.ResponseWriter, r *http.Request) {
+		asked := []string{r.Method, r.Header.Get("X-Forwarded-Method"), r.Header.Get("X-Forwarded-Uri"),
+			r.Header.Get("X-Forwarded-For"), r.Header.Get("Range") + r.Header.Get("If-None-Match")}
+		w.Header().Set("X-Asked", strings.Join(asked, " "))
+		user, err := r.Cookie("login")
+		switch {
+		case err != nil:
+			w.Header().Set("Www-Authenticate", "Basic realm=x")
+			w.WriteHeader(http.StatusUnauthorized)
+			send(w, 100_000)
+		case user.Value == "broken":
+			w.WriteHeader(http.StatusInternalServerError)
+		case user.Value == "anonymous":
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			w.Header().Set("X-User", user.Value)
+			w.Header().Set("Set-Cookie", "seen=1")
+			send(w, 3_000)
+		}
+	})
 	// A body of `n` bytes with its length, after `ms` milliseconds.
 	handle("/bytes", func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(time.Duration(number(r, "ms")) * time.Millisecond)
