@@ -82,6 +82,7 @@ fn with_own_fields() -> ConfigFile {
     let upstream = Upstream {
         health: Some(HealthCheck::default()),
         // Defaults of these are not written.
+        servers_file: Some("/etc/servers".into()),
         ambiguous_paths: true,
         replace_prefix: Some("/".into()),
         retries: 1,

@@ -1,7 +1,10 @@
 //! Checks of `[service.upstream]`.
 
+use std::net::SocketAddr;
+
 use prism_rules::MAX_PATTERN_BYTES;
 
+use crate::addresses::ServiceAddrs;
 use crate::check_request::{
     check_conditions, check_headers, is_field_name, is_plain, is_short, is_value,
 };
@@ -85,6 +88,7 @@ impl Config {
             let lacks = node.is_backend()
                 && upstream.is_at(&node.name)
                 && upstream.address.is_empty()
+                && upstream.servers_file.is_none()
                 && own.is_none();
             if lacks {
                 let what = "the address and port of the server, as in \"127.0.0.1:9000\"";
@@ -93,6 +97,9 @@ impl Config {
             }
         }
         self.check_server(&field("address"), upstream.address.iter(), found);
+        if let Some(file) = &upstream.servers_file {
+            found.path(&field("servers_file"), file, "the path of a file");
+        }
         check_conditions(&upstream.conditions(), field, found);
         check_prefix(&upstream.replace_prefix, &upstream.paths, field, found);
         let fault = "is there beside `ambiguous_paths`, so nobody knows where a beginning ends";
@@ -142,26 +149,40 @@ impl Config {
     fn check_server(
         &self,
         field: &str,
-        addresses: impl Iterator<Item = std::net::SocketAddr>,
+        addresses: impl Iterator<Item = SocketAddr>,
         found: &mut Problems,
     ) {
-        let https = self.tls_address();
         for address in addresses {
-            found.port(field, address.port());
-            let is_host = !address.ip().is_unspecified() && !address.ip().is_multicast();
+            if let Some((fault, fix)) = self.server_fault(address) {
+                found.check(false, field, fault, fix);
+            }
+        }
+    }
+
+    /// The fault of an address that no server of the service can have, and its fix.
+    pub fn server_fault(&self, address: SocketAddr) -> Option<(String, &'static str)> {
+        if address.port() == 0 {
+            return Some(("has port 0".into(), "use 1 to 65535"));
+        }
+        if address.ip().is_unspecified() || address.ip().is_multicast() {
             let fault = format!("{address} cannot be the address of a server");
             let fix = "name the address at which it listens, such as 127.0.0.1:9000";
-            found.check(is_host, field, fault, fix);
-            let is_itself = self.service.address.contains(address)
-                || https.as_ref().is_some_and(|https| https.contains(address));
-            let fault = format!("{address} is the service itself");
-            let fix = "name the address of the server behind it";
-            found.check(!is_itself, field, fault, fix);
+            return Some((fault, fix));
         }
+        let https = self.tls_address();
+        let is_itself = self.service.address.contains(address)
+            || https.is_some_and(|https| https.contains(address));
+        let fault = format!("{address} is the service itself");
+        is_itself.then_some((fault, "name the address of the server behind it"))
     }
 }
 
 impl Upstream {
+    /// The servers that the configuration names at a backend.
+    pub fn configured_at<'n>(&'n self, node: &'n Node) -> &'n ServiceAddrs {
+        node.upstream.as_ref().unwrap_or(&self.address)
+    }
+
     /// Whether the backend called `name` reaches it.
     pub fn is_at(&self, name: &str) -> bool {
         self.backends.is_empty() || self.backends.iter().any(|backend| backend == name)

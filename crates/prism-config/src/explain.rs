@@ -156,7 +156,7 @@ fn message_alone(message: &str) -> String {
 }
 
 /// The fix for a text that is no address with a port.
-fn with_port(field: &str, text: &str) -> String {
+pub(crate) fn with_port(field: &str, text: &str) -> String {
     let is_server = field.contains("upstream");
     let (example, form) = if is_server {
         (

@@ -43,6 +43,7 @@ mod relay;
 mod rule;
 mod running;
 mod secrets;
+mod servers_file;
 mod service;
 mod switch;
 mod tls;
@@ -73,6 +74,7 @@ pub use relay::RelayUpTo;
 pub use rule::{MAX_RULES, Rule};
 pub use running::{Running, RunningOfThread};
 pub use secrets::{Credential, CredentialFile, SecretBytes, SecretError};
+pub use servers_file::{MAX_LISTED_SERVERS, ServerList, ServersFileError};
 pub use service::{
     CongestionWindow, HandOffMethod, HandOffMode, MAX_SERVICES, Service, ServiceLimits, Services,
 };

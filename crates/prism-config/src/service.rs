@@ -225,7 +225,9 @@ impl Service {
         let acme = acme.filter_map(|acme| acme.ca_file.as_mut());
         let users = self.s3.iter_mut().map(|s3| &mut s3.credentials_file);
         let key = self.control_key_file.iter_mut();
-        tls.chain(acme).chain(users).chain(key)
+        let upstreams = self.upstream.iter_mut().flat_map(Upstreams::iter_mut);
+        let servers = upstreams.filter_map(|upstream| upstream.servers_file.as_mut());
+        tls.chain(acme).chain(users).chain(key).chain(servers)
     }
 }
 

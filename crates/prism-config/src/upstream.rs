@@ -1,6 +1,7 @@
 //! `[service.upstream]`: the HTTP servers behind a service, and the requests that each gets.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use prism_rules::Conditions;
@@ -24,6 +25,10 @@ impl Upstreams {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Upstream> {
         self.0.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Upstream> {
+        self.0.iter_mut()
     }
 
     /// The name of a field of the upstream at `index`, as in `service.upstream[1].paths`.
@@ -53,10 +58,13 @@ section! {
     /// Default: the requests that it gets, such as `www.example.com/api/`. Its name for operators,
     /// and between nodes.
     pub name: Option<String>,
-    /// Required, unless every backend has its own `upstream`. The address and port of the server,
+    /// Required, unless there is `servers_file` or every backend has its own `upstream`. The address and port of the server,
     /// or several of them, as a backend reaches them.
     #[serde(skip_serializing_if = "ServiceAddrs::is_empty")]
     pub address: ServiceAddrs,
+    /// Default: none. A file with further servers, which another program may write while nodes run:
+    /// `ADDRESS:PORT` or `BACKEND ADDRESS:PORT` in each line. Each node reads its own copy.
+    pub servers_file: Option<PathBuf>,
     /// Default: all of the service. The backends that reach it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub backends: Vec<String>,

@@ -1,5 +1,6 @@
 //! `prism check`: reports the faults of a configuration file, or what it describes.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -13,7 +14,8 @@ mod summary;
 /// Check a configuration file.
 ///
 /// Prints what the file describes, or each fault in it: the field, the fault, and
-/// how to fix it. It warns of fields that have no effect, and of rules of upstreams
+/// how to fix it. It does the same for the files of `servers_file` that this machine has.
+/// It warns of fields that have no effect, and of rules of upstreams
 /// that hardly any request fits. With --diff it prints the changes from an older file
 /// instead, each with the processes that have to reload or restart. Exits with status
 /// 1 if a file has a fault, else with 0. Opens no socket and changes nothing.
@@ -51,6 +53,10 @@ pub fn run(args: Args) -> Result<()> {
             bail!("{count} faults for {name}:\n  {}", faults.join("\n  "));
         }
     }
+    let (faults, lines) = servers_files(&config);
+    if !faults.is_empty() {
+        bail!("{}", faults.join("\n"));
+    }
     match &args.diff {
         Some(old) => {
             let old = ConfigFile::load(old).with_context(|| old.display().to_string())?;
@@ -60,7 +66,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     let doubtful = doubtful.iter().map(ToString::to_string);
     let others = warnings(&config).into_iter().chain(families(&config));
-    for warning in doubtful.chain(others) {
+    for warning in doubtful.chain(others).chain(lines) {
         eprintln!("warning: {warning}");
     }
     Ok(())
@@ -81,6 +87,32 @@ fn warnings(config: &ConfigFile) -> Vec<String> {
             )
         })
         .collect()
+}
+
+/// The faults of the files of servers that this machine has, and warnings of their lines.
+fn servers_files(config: &ConfigFile) -> (Vec<String>, Vec<String>) {
+    let (mut faults, mut warnings) = (Vec::new(), Vec::new());
+    for part in config.parts() {
+        let upstreams = part.service.upstream.iter().flat_map(|all| all.iter());
+        for upstream in upstreams {
+            let Some(file) = &upstream.servers_file else {
+                continue;
+            };
+            match part.read_servers(file) {
+                Ok(list) => {
+                    let doubts = part.doubts_of_servers(upstream, &list).into_iter();
+                    warnings.extend(doubts.map(|doubt| format!("{}, {doubt}", file.display())));
+                }
+                // The file is for another machine, or for another user.
+                Err(error) if error.read_error() == Some(ErrorKind::NotFound) => {}
+                Err(error) if error.read_error() == Some(ErrorKind::PermissionDenied) => {
+                    warnings.push(error.to_string());
+                }
+                Err(error) => faults.push(format!("servers_file: {error}")),
+            }
+        }
+    }
+    (faults, warnings)
 }
 
 /// The nodes that lack a family of the service. Without a switch no connection moves.

@@ -409,3 +409,26 @@ fn a_service_without_upstreams_is_the_store_anyway() {
     let is_of_store = |fault: &String| fault.starts_with("service.objects: ");
     assert!(found.iter().any(is_of_store), "{found:?}");
 }
+
+#[test]
+fn a_file_of_servers_stands_for_addresses_and_is_beside_the_configuration() {
+    let own = "upstream = \"127.0.0.1:9001\"\n";
+    let table = "[service.upstream]\nservers_file = \"app.servers\"\n";
+    let text = FILE
+        .replace("upstream = \"127.0.0.1:9000\"\n", table)
+        .replace(own, "");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("prism.toml");
+    std::fs::write(&file, text).unwrap();
+    let config = ConfigFile::load(&file).unwrap();
+    let parts = config.parts();
+    let mut upstreams = parts[0].service.upstream.as_ref().unwrap().iter();
+    let upstream = upstreams.next().unwrap();
+    let servers = upstream.servers_file.clone().unwrap();
+    assert_eq!(servers, directory.path().join("app.servers"));
+    assert!(upstream.address.is_empty());
+    let text = std::fs::read_to_string(&file).unwrap();
+    let error = ConfigFile::from_toml(&text.replace("app.servers", "")).unwrap_err();
+    let expected = "service.upstream.servers_file: is missing; give the path of a file";
+    assert!(error.to_string().contains(expected), "{error}");
+}

@@ -135,10 +135,13 @@ fn objects_line(objects: &ObjectRoutes) -> String {
 
 /// The servers of an upstream, and the requests that it gets.
 fn upstream_line(index: usize, upstream: &Upstream) -> String {
-    let servers = if upstream.address.is_empty() {
-        "at the addresses of the nodes".to_owned()
-    } else {
-        upstream.address.to_string()
+    let file = upstream.servers_file.as_ref();
+    let file = file.map(|file| format!("those of {}", file.display()));
+    let servers = match (upstream.address.is_empty(), file) {
+        (true, None) => "at the addresses of the nodes".to_owned(),
+        (true, Some(file)) => file,
+        (false, None) => upstream.address.to_string(),
+        (false, Some(file)) => format!("{}, {file}", upstream.address),
     };
     let rules = [
         ("hosts", &upstream.hosts),
@@ -202,6 +205,7 @@ backends = ["be0"]
 address = ["127.0.0.1:9001", "127.0.0.1:9002"]
 [[service.upstream]]
 address = "127.0.0.1:9000"
+servers_file = "/etc/app.servers"
 [[node]]
 name = "fe0"
 address = ["10.0.1.11", "fd00::11"]
@@ -223,7 +227,7 @@ tls      certificate /etc/shop.crt (key /etc/shop.key) for the names in it
 tls      certificate /etc/other.crt (key /etc/other.key) for a.example *.b.example
 upstream 127.0.0.1:9001, 127.0.0.1:9002 at be0: hosts a.example or *.b.example, \
          paths from /static/, methods GET, fields X-Beta: yes and X-Any
-upstream 127.0.0.1:9000: all other requests
+upstream 127.0.0.1:9000, those of /etc/app.servers: all other requests
 switch   none: frontends relay every answer
 node     fe0 10.0.1.11, fd00::11 (frontend)
 node     be0 10.0.1.21 (backend)

@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use prism_config::{Config, Node};
+use prism_config::{Config, Node, Upstream};
 use prism_figures::{ServerState, State};
 use prism_process::{ask, printable};
 
@@ -15,14 +15,22 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The findings for the service of `config`.
 pub(super) fn examine(config: &Config, node: &Node) -> Vec<Finding> {
-    let addresses = addresses(config, node);
-    if addresses.is_empty() {
+    if upstreams_at(config, node).next().is_none() {
         return Vec::new();
     }
     match judged_servers(config, node) {
         Some(servers) => servers.iter().map(judged).collect(),
-        None => addresses.into_iter().map(connected).collect(),
+        None => {
+            let addresses = addresses(config, node);
+            addresses.into_iter().map(connected).collect()
+        }
     }
+}
+
+/// The upstreams that `node` reaches.
+fn upstreams_at<'c>(config: &'c Config, node: &'c Node) -> impl Iterator<Item = &'c Upstream> {
+    let upstreams = config.service.upstream.iter().flat_map(|all| all.iter());
+    upstreams.filter(|upstream| node.is_backend() && upstream.is_at(&node.name))
 }
 
 /// The servers of a backend as its running process judges them; `None` if none answers.
@@ -36,11 +44,11 @@ fn judged_servers(config: &Config, node: &Node) -> Option<Vec<ServerState>> {
 
 /// The addresses of the servers behind `node`, each once.
 fn addresses(config: &Config, node: &Node) -> Vec<SocketAddr> {
-    let upstreams = config.service.upstream.iter().flat_map(|all| all.iter());
-    let own = upstreams.filter(|upstream| node.is_backend() && upstream.is_at(&node.name));
-    let addresses = own.flat_map(|upstream| {
-        let addresses = node.upstream.as_ref().unwrap_or(&upstream.address);
-        addresses.iter()
+    let addresses = upstreams_at(config, node).flat_map(|upstream| {
+        let file = upstream.servers_file.as_ref();
+        let list = file.and_then(|file| config.read_servers(file).ok());
+        let listed: Vec<SocketAddr> = list.iter().flat_map(|list| list.at(&node.name)).collect();
+        upstream.configured_at(node).iter().chain(listed)
     });
     let mut all: Vec<SocketAddr> = addresses.collect();
     all.sort_unstable();
@@ -83,7 +91,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "test code")]
     use std::net::TcpListener;
 
-    use prism_config::{Role, Upstream};
+    use prism_config::Role;
     use prism_figures::ServerFault;
 
     use super::*;
