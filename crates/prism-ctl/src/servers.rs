@@ -1,6 +1,6 @@
 //! The table of servers of a service with upstreams, in the views of `prism ctl`.
 
-use prism_figures::{ServerFault, State};
+use prism_figures::{ServerFault, ServerState, State};
 
 use crate::table::{Paint, Tone, age, count, number, table, text, toned};
 
@@ -18,7 +18,7 @@ pub(crate) fn shown(state: &State, paint: Paint) -> String {
         let errors = server.errors.values().copied().fold(0, u64::saturating_add);
         [
             text(&server.upstream),
-            text(&server.address),
+            text(address(server)),
             text(&server.backend),
             toned(&server.state, tone),
             number(count(server.under_way)),
@@ -36,6 +36,15 @@ pub(crate) fn shown(state: &State, paint: Paint) -> String {
         "LAST FAULT",
     ];
     table(paint, header, &rows.collect::<Vec<_>>())
+}
+
+/// The address, and the place that names it if that is not the configuration.
+fn address(server: &ServerState) -> String {
+    let source = server.source.as_deref();
+    match source.filter(|source| *source != "configuration") {
+        Some(source) => format!("{} ({source})", server.address),
+        None => server.address.clone(),
+    }
 }
 
 fn fault(fault: &ServerFault) -> String {
@@ -62,6 +71,14 @@ mod tests {
                 "state": "unhealthy",
                 "errors": {"refused": 2, "status_503": 1},
                 "last_fault": {"reason": "connection refused", "by": "request", "ago_s": 61},
+            }, {
+                "upstream": "/a",
+                "address": "127.0.0.1:9001",
+                "source": "file",
+            }, {
+                "upstream": "/a",
+                "address": "127.0.0.1:9002",
+                "source": "configuration",
             }],
             "nodes": [],
         });
@@ -72,6 +89,8 @@ mod tests {
             "unhealthy",
             " 3 ",
             "connection refused (request), 1 min 1 s ago",
+            "127.0.0.1:9001 (file) ",
+            "127.0.0.1:9002 ",
         ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }

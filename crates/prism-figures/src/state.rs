@@ -49,6 +49,9 @@ pub struct ServerState {
     pub address: String,
     /// The backend that judges it.
     pub backend: String,
+    /// The place that names it: `configuration`, `file` or `added`; `None` if nobody says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// `healthy`, `unhealthy`, `unknown`, `draining` or `down`.
     pub state: String,
     /// Whether its backend sends requests to it.

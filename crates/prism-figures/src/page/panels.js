@@ -41,17 +41,19 @@ export function updatePanels(view, sinceOpened) {
 function servers(doc) {
   setPanel("servers", hasServers(doc));
   const rows = (doc.servers ?? []).slice(0, MAX_ROWS).map((server) => {
-    const { upstream, address, backend, state, under_way: underWay, last_fault: fault } = server;
+    const { upstream, address, source, backend, state } = server;
+    const { under_way: underWay, last_fault: fault } = server;
     const level = { healthy: "good", unhealthy: "critical" }[state] ?? "warning";
     const mark = { good: "●", warning: "▲", critical: "✕" }[level];
     const errors = Object.values(server.errors ?? {}).reduce((sum, number) => sum + number, 0);
+    const named = source && source !== "configuration" ? `${address} (${source})` : address;
     const id = `${upstream} ${address} ${backend}`;
     const key = `servers.${id}`;
     return {
       id,
       cells: [
         { text: upstream, class: "path" },
-        address,
+        named,
         backend,
         { text: `${mark} ${state}`, class: `state ${level}` },
         number(count(underWay), underWay, `${key}.under_way`),
