@@ -14,7 +14,7 @@ mod summary;
 /// Check a configuration file.
 ///
 /// Prints what the file describes, or each fault in it: the field, the fault, and
-/// how to fix it. It does the same for the files of `servers_file` that this machine has.
+/// how to fix it. The files of `servers_file` are checked too, if this machine has them.
 /// It warns of fields that have no effect, and of rules of upstreams
 /// that hardly any request fits. With --diff it prints the changes from an older file
 /// instead, each with the processes that have to reload or restart. Exits with status
