@@ -58,8 +58,8 @@ section! {
     /// Default: the requests that it gets, such as `www.example.com/api/`. Its name for operators,
     /// and between nodes.
     pub name: Option<String>,
-    /// Required, unless there is `servers_file` or every backend has its own `upstream`. The address and port of the server,
-    /// or several of them, as a backend reaches them.
+    /// Required, unless there is `servers_file` or every backend has its own `upstream`. The
+    /// address and port of the server, or several of them, as a backend reaches them.
     #[serde(skip_serializing_if = "ServiceAddrs::is_empty")]
     pub address: ServiceAddrs,
     /// Default: none. A file with further servers, which another program may write while nodes run:

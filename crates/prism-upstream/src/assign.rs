@@ -4,27 +4,21 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use prism_http::ResponseHead;
-use prism_service::{Exchange, PeerRequest, Peers, join_all, parse_own_head, send};
+use prism_service::{Exchange, send};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
 
 use crate::Shared;
 use crate::duty::Duty;
+use crate::parcel::at_all;
 use crate::pool::Pool;
 
 /// The path of an assignment to another node.
 pub(crate) const PATH: &str = "/upstreams/duty";
 /// Longest assignment: all servers of a backend.
 const MAX_BYTES: u64 = 64 << 10;
-/// Longest answer.
-const MAX_ANSWER_BYTES: usize = 4 << 10;
-/// Longest wait for another node. A command of the admin socket has a longer one.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most names that an error lists.
 const MAX_LISTED: usize = 12;
 
@@ -33,13 +27,6 @@ const MAX_LISTED: usize = 12;
 pub(crate) struct Assignment {
     servers: Vec<SocketAddr>,
     duty: Duty,
-}
-
-/// An assignment on its way to another backend.
-pub(crate) struct Parcel {
-    backend: String,
-    assignment: Assignment,
-    outcome: oneshot::Sender<Result<(), String>>,
 }
 
 /// A server at a backend.
@@ -73,40 +60,12 @@ impl Shared {
             let outcome = if backend == self.name {
                 self.accept(&assignment)
             } else {
-                self.send(backend, assignment).await
+                self.send_to(backend, PATH, &assignment).await.map(drop)
             };
             outcome.map_err(|fault| format!("{backend}: {fault}"))
         });
-        let outcomes = join_all(assigned.collect()).await.into_iter();
-        let (good, faults): (Vec<_>, Vec<_>) = outcomes.partition(Result::is_ok);
-        let faults: Vec<String> = faults.into_iter().filter_map(Result::err).collect();
-        match (faults.is_empty(), good.is_empty()) {
-            (true, _) => Ok(meant),
-            (false, true) => Err(format!("nothing has changed: {}", faults.join("; "))),
-            (false, false) => Err(format!(
-                "only some backends have changed it: {}; give the command again",
-                faults.join("; ")
-            )),
-        }
-    }
-
-    /// Sends an assignment to another backend.
-    async fn send(&self, backend: &str, assignment: Assignment) -> Result<(), String> {
-        if !self.is_frontend(&self.name) {
-            return Err(format!(
-                "{} is no frontend; give the command at {backend} or at a frontend",
-                self.name
-            ));
-        }
-        let (outcome, sent) = oneshot::channel();
-        let parcel = Parcel {
-            backend: backend.to_owned(),
-            assignment,
-            outcome,
-        };
-        let busy = "this node is busy; try again";
-        self.parcels.try_send(parcel).map_err(|_| busy)?;
-        sent.await.unwrap_or_else(|_| Err(busy.into()))
+        at_all(assigned.collect()).await?;
+        Ok(meant)
     }
 
     /// Acts by an assignment to this node.
@@ -155,53 +114,14 @@ impl Shared {
     }
 }
 
-/// Sends the assignments of this process to other nodes. Never returns.
-pub(crate) async fn send_always(parcels: &mut mpsc::Receiver<Parcel>, peers: &Rc<Peers>) {
-    while let Some(parcel) = parcels.recv().await {
-        let peers = peers.clone();
-        tokio::task::spawn_local(async move {
-            let asking = ask(&peers, &parcel.backend, &parcel.assignment);
-            let asked = tokio::time::timeout(ANSWER_TIMEOUT, asking).await;
-            let silent = Err("it does not answer in time".to_owned());
-            // The operator may have gone.
-            let _ = parcel.outcome.send(asked.unwrap_or(silent));
-        });
-    }
-}
-
-async fn ask(peers: &Peers, backend: &str, assignment: &Assignment) -> Result<(), String> {
-    let body = serde_json::to_vec(assignment).map_err(|error| error.to_string())?;
-    let head = format!(
-        "POST {PATH} HTTP/1.1\r\nHost: prism\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    let head = parse_own_head(head.as_bytes()).map_err(|error| error.to_string())?;
-    let asked = peers
-        .ask(
-            backend,
-            &PeerRequest::for_node(&head),
-            &body,
-            MAX_ANSWER_BYTES,
-        )
-        .await;
-    let (answer, text) = asked.map_err(|error| format!("it does not answer: {error}"))?;
-    match answer.status() {
-        200 => Ok(()),
-        403 | 409 => Err(String::from_utf8_lossy(&text).into_owned()),
-        status => Err(format!(
-            "it answers with status {status}; it may be of a former release"
-        )),
-    }
-}
-
 /// The servers of all backends.
 fn places(pools: &[Arc<Pool>]) -> Vec<Place> {
     let backends = pools.iter().flat_map(|pool| &pool.backends);
     let places = backends.flat_map(|backend| {
-        let servers = backend.addresses.iter();
+        let servers = backend.servers.iter();
         servers.map(|server| Place {
             backend: backend.name.clone(),
-            server: *server,
+            server: server.address,
         })
     });
     let mut places: Vec<Place> = places.collect();

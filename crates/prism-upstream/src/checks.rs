@@ -4,6 +4,7 @@
 //! nothing has been heard of the server for a while. Without `health` it also finds a server that
 //! is back.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use prism_config::{HealthCheck, seconds};
@@ -15,6 +16,7 @@ use crate::health::{Bounds, Check, Reason};
 use crate::pool::{Address, Pool};
 use crate::proxy_header::of_prism;
 use crate::server::Server;
+use crate::shared::Pools;
 
 /// Time between two looks.
 const TICK: Duration = Duration::from_millis(250);
@@ -27,7 +29,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const BY_CONNECTION: Bounds = Bounds { fall: 1, rise: 1 };
 
 /// Checks all addresses of this node, drops parked answers in time, and looks for duties that
-/// another process has set. Never returns.
+/// another process has set, and for servers that come or go. Never returns.
 pub(crate) async fn check_always(shared: &Shared) {
     let checking = async {
         let mut following = shared.follow_pools();
@@ -37,9 +39,16 @@ pub(crate) async fn check_always(shared: &Shared) {
             let checks = join_all(checks.collect());
             // A pool may have nothing to check. The sender lives as long as `shared`.
             let checks = async { (checks.await, std::future::pending::<()>().await) };
+            let others = async {
+                while following.changed().await.is_ok() {
+                    if !has_same_checks(&pools, &following.borrow_and_update()) {
+                        break;
+                    }
+                }
+            };
             tokio::select! {
                 _ = checks => {}
-                _ = following.changed() => {}
+                () = others => {}
             }
         }
     };
@@ -48,9 +57,22 @@ pub(crate) async fn check_always(shared: &Shared) {
             tokio::time::sleep(TICK).await;
             shared.parking.expire(Instant::now());
             shared.refresh_duties();
+            shared.refresh_servers();
         }
     };
     tokio::join!(checking, expiring);
+}
+
+/// Whether the checks of `new` are those of `present`. A check that begins again and again would
+/// find no server that is out of reach.
+pub(crate) fn has_same_checks(present: &Pools, new: &Pools) -> bool {
+    let is_same = |(present, new): (&Arc<Pool>, &Arc<Pool>)| {
+        let mut addresses = present.addresses.iter().zip(&new.addresses);
+        present.settings == new.settings
+            && present.addresses.len() == new.addresses.len()
+            && addresses.all(|(present, new)| Arc::ptr_eq(present, new))
+    };
+    present.len() == new.len() && present.iter().zip(new.iter()).all(is_same)
 }
 
 async fn check_pool(pool: &Pool) {
@@ -184,6 +206,7 @@ mod tests {
 
     use super::*;
     use crate::figures::ServerState;
+    use crate::pool::tests::pool_of;
 
     /// An upstream with one server, at the node that has it.
     fn pool(address: SocketAddr, health: Option<HealthCheck>) -> Pool {
@@ -198,11 +221,11 @@ mod tests {
             roles: vec![Role::Backend],
             ..Node::default()
         });
-        Pool::new(String::new(), &settings, &config, "be0")
+        pool_of(&settings, &config, "be0")
     }
 
     fn seen(pool: &Pool) -> prism_figures::ServerState {
-        pool.addresses.first().unwrap().figures("/")
+        pool.addresses.first().unwrap().figures("/", None)
     }
 
     fn run(work: impl Future<Output = ()>) {

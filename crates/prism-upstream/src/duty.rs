@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use parking_lot::Mutex;
-use prism_common::followed::FollowedFiles;
 use serde::{Deserialize, Serialize};
+
+use crate::node_file::NodeFile;
 
 /// The requests that a server is to get, whatever its health.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,14 +52,8 @@ type Table = BTreeMap<SocketAddr, Duty>;
 #[derive(Debug, Default)]
 pub(crate) struct Duties {
     /// `None`: they end with the process.
-    file: Option<DutyFile>,
+    file: Option<NodeFile<Table>>,
     table: Mutex<Table>,
-}
-
-#[derive(Debug)]
-struct DutyFile {
-    path: PathBuf,
-    followed: FollowedFiles,
 }
 
 impl Duties {
@@ -67,11 +62,11 @@ impl Duties {
     /// # Errors
     /// The file cannot be read, or is malformed.
     pub(crate) fn open(file: &Path) -> io::Result<Self> {
-        let path = file.to_path_buf();
-        let followed = FollowedFiles::new([path.clone()]);
-        let table = read(file)?.into();
-        let file = Some(DutyFile { path, followed });
-        Ok(Self { file, table })
+        let (file, table) = NodeFile::open(file)?;
+        Ok(Self {
+            file: Some(file),
+            table: table.into(),
+        })
     }
 
     pub(crate) fn of(&self, server: SocketAddr) -> Duty {
@@ -108,33 +103,10 @@ impl Duties {
             };
         }
         if let Some(file) = &self.file {
-            if let Some(directory) = file.path.parent() {
-                std::fs::create_dir_all(directory)?;
-            }
-            prism_config::write_private(&file.path, &serde_json::to_string_pretty(&new)?)?;
-            // This write is not one of another process.
-            file.followed.changed();
+            file.write(&new)?;
         }
         *table = new;
         Ok(())
-    }
-}
-
-impl DutyFile {
-    fn refresh(&self, table: &mut Table) -> io::Result<bool> {
-        let has_changed = self.followed.changed();
-        if has_changed {
-            *table = read(&self.path)?;
-        }
-        Ok(has_changed)
-    }
-}
-
-fn read(file: &Path) -> io::Result<Table> {
-    match std::fs::read(file) {
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Table::new()),
-        Err(error) => Err(error),
     }
 }
 

@@ -11,6 +11,7 @@ use prism_config::Upstream;
 use prism_figures::{ServerFault, ServerState as ServerFigures};
 
 use crate::health::{Fault, Reason, Verdict};
+use crate::sources::Source;
 
 /// The knowledge that a backend has of a server, unless an operator has taken it down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +51,15 @@ impl ServerState {
 }
 
 /// The figures of a server that nothing is known of.
-pub(crate) fn unknown(upstream: &str, address: SocketAddr) -> ServerFigures {
+pub(crate) fn unknown(
+    upstream: &str,
+    address: SocketAddr,
+    source: Option<Source>,
+) -> ServerFigures {
     ServerFigures {
         upstream: upstream.to_owned(),
         address: address.to_string(),
+        source: source.map(|source| source.word().to_owned()),
         state: ServerState::Unknown.word().to_owned(),
         ..ServerFigures::default()
     }

@@ -215,8 +215,7 @@ mod tests {
             replace_prefix: Some("/".into()),
             ..prism_config::Upstream::default()
         };
-        let config = prism_config::Config::default();
-        let pool = Pool::new("p".into(), &settings, &config, "be0");
+        let pool = Pool::new("p".into(), &settings, Vec::new(), "be0", None);
         let replaced = |target: &str| {
             let text = format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
             let parsed = RequestHead::parse(text.as_bytes(), &Limits::DEFAULT);

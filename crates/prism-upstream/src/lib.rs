@@ -10,7 +10,9 @@
 //! | which backend, which address? | `choice.rs`, used by `pool.rs`; by a cookie: `affinity.rs` |
 //! | is a server healthy? | `health.rs`; checks: `checks.rs`; for operators: `figures.rs` |
 //! | what do nodes tell each other? | `reports.rs` |
-//! | which servers have operators taken down? | `duty.rs`; the way of a command: `assign.rs` |
+//! | which servers are there? | `sources.rs`: configuration, `followed_list.rs`, `added.rs` |
+//! | which servers have operators taken down? | `duty.rs` |
+//! | how does a command reach a backend? | `assign.rs`, `amendment.rs`, by `parcel.rs` |
 //! | may a request be sent again? | `retry.rs` |
 //! | how does a server learn of the client? | `forwarded.rs`, `proxy_header.rs` |
 //! | which resource does a server's answer name? | `redirect.rs` |
@@ -20,16 +22,22 @@
 //! Not here: the client's connection (`prism-gateway`), and how bytes move (`prism-proxy`).
 #![forbid(unsafe_code)]
 
+mod added;
 mod affinity;
+mod amendment;
 mod assign;
+mod backend;
 mod checks;
 mod choice;
 mod duty;
 mod error;
 mod figures;
+mod followed_list;
 mod forwarded;
 mod health;
 mod idle;
+mod node_file;
+mod parcel;
 mod park;
 mod passing;
 mod pool;
@@ -41,7 +49,9 @@ mod retry;
 mod server;
 mod service;
 mod shared;
+mod sources;
 
+pub use amendment::{AmendedServer, AmendmentKind, AmendmentOutcome};
 pub use assign::Place;
 pub use duty::Duty;
 pub use error::Error;
@@ -50,3 +60,4 @@ pub use redirect::{Destination, RedirectFault};
 pub use reports::keep_tasks;
 pub use service::{Meaning, Upstreams};
 pub use shared::Shared;
+pub use sources::Source;

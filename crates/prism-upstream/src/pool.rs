@@ -3,27 +3,29 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use prism_config::{Balance, Config, Node, Upstream};
+use prism_config::{Balance, Upstream};
 use prism_figures::ServerState as ServerFigures;
 use prism_http::RequestHead;
 use prism_rules::Matcher;
 
 use crate::affinity::{self, Affinity};
+use crate::backend::{Backend, Report};
 use crate::choice::{self, Candidate, is_overloaded};
 use crate::duty::Duty;
 use crate::figures::{self, Errors};
 use crate::health::{Bounds, Check, Health, Outcome, Reason};
 use crate::idle::IdleLimit;
+use crate::sources::{BackendServers, PlacedServer, Source};
 
 /// An upstream.
 pub(crate) struct Pool {
     pub(crate) settings: Upstream,
     /// The requests that it gets.
-    pub(crate) matcher: Matcher,
+    pub(crate) matcher: Arc<Matcher>,
     /// Its name for operators.
     pub(crate) name: String,
     /// Its addresses as this node reaches them; empty if this node does not.
@@ -48,25 +50,6 @@ pub(crate) struct Address {
     errors: Errors,
     health: Mutex<Health>,
     pub(crate) idle_limit: IdleLimit,
-}
-
-/// A backend as this node knows it.
-pub(crate) struct Backend {
-    pub(crate) name: String,
-    /// Whether it is this node.
-    is_own: bool,
-    /// Its servers, by their names in cookies.
-    servers: Vec<String>,
-    /// Their addresses, as it reaches them.
-    pub(crate) addresses: Vec<SocketAddr>,
-    /// Whether a server of it is up, by its last report.
-    is_up: AtomicBool,
-    /// Whether one drains, by its last report.
-    drains: AtomicBool,
-    /// Requests under way there, by its last report.
-    reported: AtomicU32,
-    /// Requests sent there from here since.
-    sent: AtomicU32,
 }
 
 /// A request under way at an address, which is counted until this is dropped.
@@ -179,12 +162,12 @@ impl Address {
     }
 
     /// Its figures as a server of the upstream called `upstream`.
-    pub(crate) fn figures(&self, upstream: &str) -> ServerFigures {
+    pub(crate) fn figures(&self, upstream: &str, source: Option<Source>) -> ServerFigures {
         let figures = ServerFigures {
             under_way: self.under_way.load(Ordering::Relaxed).into(),
             ejections: self.ejected.load(Ordering::Relaxed),
             errors: self.errors.counts(),
-            ..figures::unknown(upstream, self.address)
+            ..figures::unknown(upstream, self.address, source)
         };
         figures::judged(figures, &self.health().verdict(), Instant::now())
     }
@@ -194,98 +177,72 @@ impl Address {
     }
 }
 
-impl Backend {
-    fn new(name: String, is_own: bool, servers: Vec<Address>) -> Self {
-        Self {
-            name,
-            is_own,
-            addresses: servers.iter().map(|server| server.address).collect(),
-            servers: servers.into_iter().map(|one| one.server).collect(),
-            is_up: true.into(),
-            drains: false.into(),
-            reported: AtomicU32::new(0),
-            sent: AtomicU32::new(0),
-        }
-    }
-
-    /// Learns the report of the backend; `None` if it did not answer.
-    pub(crate) fn learn(&self, report: Option<Report>) {
-        // One that does not answer is the last choice.
-        let report = report.unwrap_or_default();
-        self.is_up.store(report.is_up, Ordering::Relaxed);
-        self.drains.store(report.drains, Ordering::Relaxed);
-        self.reported.store(report.under_way, Ordering::Relaxed);
-        self.sent.store(0, Ordering::Relaxed);
-    }
-
-    /// Whether the server that `affinity` names is one of its own.
-    fn has(&self, affinity: &Affinity) -> bool {
-        let mut servers = self.servers.iter();
-        servers.any(|server| affinity.is_to(server))
-    }
-
-    /// Whether a server of it is up for a request, by its last report.
-    fn is_up_for(&self, affinity: &Affinity) -> bool {
-        let drains = || self.drains.load(Ordering::Relaxed) && self.has(affinity);
-        self.is_up.load(Ordering::Relaxed) || drains()
-    }
-
-    fn last_report(&self) -> Report {
-        Report {
-            is_up: self.is_up.load(Ordering::Relaxed),
-            drains: self.drains.load(Ordering::Relaxed),
-            under_way: self.under_way(),
-        }
-    }
-
-    fn under_way(&self) -> u32 {
-        let sent = self.sent.load(Ordering::Relaxed);
-        self.reported.load(Ordering::Relaxed).saturating_add(sent)
-    }
-}
-
-/// The state of one upstream at one backend, as backends tell each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Report {
-    /// Whether a server of it is up.
-    pub(crate) is_up: bool,
-    /// Whether a server of it drains, and is well. The former release does not say it.
-    #[serde(default)]
-    pub(crate) drains: bool,
-    /// Requests under way.
-    pub(crate) under_way: u32,
-}
-
 impl Pool {
-    /// The upstream of these settings, at the node called `own`.
-    pub(crate) fn new(name: String, settings: &Upstream, config: &Config, own: &str) -> Self {
-        let backends = config.backends().filter(|node| settings.is_at(&node.name));
-        let backends: Vec<&Node> = backends.collect();
-        let addresses_at = |node: &Node| {
-            let addresses = node.upstream.as_ref().unwrap_or(&settings.address);
-            let is_only = addresses.len() == 1;
-            let new = |address| Address::new(address, &node.name, is_only);
-            addresses.iter().map(new).collect::<Vec<_>>()
-        };
-        let backend = |node: &Node| {
-            let servers = addresses_at(node);
-            Backend::new(node.name.clone(), node.name == own, servers)
-        };
-        let here = backends.iter().find(|node| node.name == own);
-        let here = here.into_iter().flat_map(|node| addresses_at(node));
-        Self {
+    /// The upstream of these settings, with its servers, at the node called `own`. `former` is the
+    /// one that had its requests.
+    pub(crate) fn new(
+        name: String,
+        settings: &Upstream,
+        placed: Vec<BackendServers>,
+        own: &str,
+        former: Option<&Self>,
+    ) -> Self {
+        let here = placed.iter().filter(|one| one.backend == own);
+        let here = here.flat_map(|one| {
+            let servers = one.servers.iter();
+            servers.map(|server| Address::new(server.address, own, server.is_only))
+        });
+        let addresses = here.map(Arc::new).collect();
+        let backends = placed.into_iter().map(|one| {
+            let is_own = one.backend == own;
+            Backend::new(one, is_own)
+        });
+        let same = former.filter(|one| one.settings.ambiguous_paths == settings.ambiguous_paths);
+        let matcher = same.map(|one| one.matcher.clone()).unwrap_or_else(|| {
+            Arc::new(Matcher::new(
+                &settings.conditions(),
+                settings.ambiguous_paths,
+            ))
+        });
+        let new = Self {
             settings: settings.clone(),
-            matcher: Matcher::new(&settings.conditions(), settings.ambiguous_paths),
+            matcher,
             name,
-            addresses: here.map(Arc::new).collect(),
-            backends: backends.into_iter().map(backend).collect(),
+            addresses,
+            backends: backends.collect(),
             turns_here: AtomicUsize::new(0),
             turns_there: AtomicUsize::new(0),
+        };
+        if let Some(former) = former {
+            new.take_over(former);
         }
+        new
+    }
+
+    /// The servers of this node; empty if it is none of the backends.
+    pub(crate) fn servers_here(&self) -> &[PlacedServer] {
+        let mut own = self.backends.iter().filter(|backend| backend.is_own);
+        own.next().map_or(&[], |backend| &backend.servers)
+    }
+
+    /// Whether `other` has the same settings and the same servers.
+    pub(crate) fn is_alike(&self, other: &Self) -> bool {
+        let servers_of = |pool: &'_ Self| -> Vec<_> {
+            let backends = pool.backends.iter();
+            let servers = backends.map(|one| (one.name.clone(), one.servers.clone()));
+            servers.collect()
+        };
+        self.settings == other.settings && servers_of(self) == servers_of(other)
+    }
+
+    /// The figures of this node's servers.
+    pub(crate) fn figures(&self) -> impl Iterator<Item = ServerFigures> {
+        let servers = self.addresses.iter().zip(self.servers_here());
+        servers.map(|(address, placed)| address.figures(&self.name, placed.source))
     }
 
     /// Takes over the reports of its backends from `former`.
-    pub(crate) fn take_over(&self, former: &Self) {
+    fn take_over(&self, former: &Self) {
         for backend in &self.backends {
             let mut known = former.backends.iter();
             if let Some(same) = known.find(|one| one.name == backend.name) {
@@ -323,7 +280,7 @@ impl Pool {
     /// Whether a server is up at each other backend, by its last report.
     fn others_are_up(&self) -> impl Iterator<Item = bool> {
         let others = self.backends.iter().filter(|backend| !backend.is_own);
-        others.map(|backend| backend.is_up.load(Ordering::Relaxed))
+        others.map(Backend::is_up)
     }
 
     /// The parts of a request by which its server is chosen.
@@ -456,7 +413,7 @@ impl Pool {
 
     /// Counts a request that goes to `backend`.
     pub(crate) fn sends(&self, backend: &Backend) {
-        backend.sent.fetch_add(1, Ordering::Relaxed);
+        backend.count_sent();
         self.turns_there.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -1,8 +1,9 @@
 //! Tests of the choice among servers and backends.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
-use prism_config::Role;
+use prism_config::{Config, Node, Role};
 
 use super::*;
+use crate::sources::Sources;
 
 pub(crate) const REFUSED: Outcome = Outcome::Failed(Reason::Refused);
 const SILENT: Outcome = Outcome::Failed(Reason::AnswerTimeout);
@@ -20,6 +21,12 @@ pub(crate) fn with_backends(names: &[&str]) -> Config {
     }
 }
 
+/// The upstream of these settings with the servers of the configuration, at the node `own`.
+pub(crate) fn pool_of(settings: &Upstream, config: &Config, own: &str) -> Pool {
+    let placed = Sources::new(config, own).placed("", settings);
+    Pool::new(String::new(), settings, placed, own, None)
+}
+
 #[test]
 fn clients_take_at_most_half_of_the_servers_out() {
     let addresses = [9, 10].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
@@ -29,7 +36,7 @@ fn clients_take_at_most_half_of_the_servers_out() {
     };
     let config = with_backends(&["be0", "be1"]);
     for outcome in [SILENT, Outcome::Answered(503)] {
-        let pool = Pool::new(String::new(), &settings, &config, "be0");
+        let pool = pool_of(&settings, &config, "be0");
         let (first, second) = (&pool.addresses[0], &pool.addresses[1]);
         let many = |address: &Address| (0..20).for_each(|_| pool.learn(address, outcome));
         many(first);
@@ -43,7 +50,7 @@ fn clients_take_at_most_half_of_the_servers_out() {
         pool.backends[1].learn(None);
         assert!(pool.is_tried(&Affinity::default()));
     }
-    let pool = Pool::new(String::new(), &settings, &config, "be0");
+    let pool = pool_of(&settings, &config, "be0");
     pool.backends[1].learn(None);
     (0..20).for_each(|_| pool.learn(&pool.addresses[0], SILENT));
     assert!(pool.addresses[0].is_in());
@@ -66,7 +73,7 @@ fn a_server_that_drains_gets_its_own_clients_and_one_that_is_down_gets_nobody() 
         ..Upstream::default()
     };
     let config = with_backends(&["be0", "be1"]);
-    let pool = Pool::new(String::new(), &settings, &config, "be0");
+    let pool = pool_of(&settings, &config, "be0");
     let (first, second) = (&pool.addresses[0], &pool.addresses[1]);
     let (nobodys, own) = (Affinity::default(), of(&first.server));
     first.set_duty(Duty::Drain);
@@ -100,7 +107,7 @@ fn a_frontend_sends_a_backend_that_drains_its_own_clients_only() {
         ..Upstream::default()
     };
     let config = with_backends(&["be0", "be1", "be2"]);
-    let pool = Pool::new(String::new(), &settings, &config, "fe0");
+    let pool = pool_of(&settings, &config, "fe0");
     let first = |affinity: &Affinity| pool.backends(affinity, &|_| false)[0].name.clone();
     let learn = |report: Report| pool.backends[1].learn(Some(report));
     learn(Report {
@@ -127,7 +134,7 @@ fn servers_that_operators_have_taken_down_are_not_spared() {
         address: addresses.into_iter().collect(),
         ..Upstream::default()
     };
-    let pool = Pool::new(String::new(), &settings, &with_backends(&["be0"]), "be0");
+    let pool = pool_of(&settings, &with_backends(&["be0"]), "be0");
     pool.addresses[0].set_duty(Duty::Down);
     pool.addresses[1].set_duty(Duty::Drain);
     for address in &pool.addresses[2..] {
@@ -144,7 +151,7 @@ fn a_client_stays_with_its_server_also_if_all_are_out() {
         ..Upstream::default()
     };
     let config = with_backends(&["be0", "be1", "be2"]);
-    let pool = Pool::new(String::new(), &settings, &config, "fe0");
+    let pool = pool_of(&settings, &config, "fe0");
     pool.backends.iter().for_each(|backend| backend.learn(None));
     let affinity = of("be1");
     for _ in 0..4 {

@@ -18,10 +18,11 @@ use prism_service::{
 
 use crate::Shared;
 use crate::affinity::Affinity;
+use crate::backend::Backend;
 use crate::error::Error;
 use crate::forwarded::{self, REQUEST_ID};
 use crate::idle::Idle;
-use crate::pool::{Backend, Pool};
+use crate::pool::Pool;
 use crate::private::Sharing;
 use crate::proxy_header::Ends;
 use crate::redirect::{Destination, RedirectFault};
@@ -101,7 +102,8 @@ impl<N> Upstreams<N> {
         }
         let pool = &meaning.pool;
         if pool.addresses.is_empty() {
-            return false;
+            // A backend may have no server for a while. Nodes do not send such a request round.
+            return meaning.stays && pool.backends.iter().any(|one| one.is_own);
         }
         if meaning.sharing == Sharing::Present {
             return true;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use prism_config::{Config, Upstream, seconds};
+use prism_config::{Config, ServersFileError, Upstream, seconds};
 use prism_figures::ServerState as ServerFigures;
 use prism_handoff::Process;
 use prism_http::{Limits, RequestHead};
@@ -16,19 +16,17 @@ use prism_service::RequestCounters;
 use tokio::sync::{mpsc, watch};
 
 use crate::affinity::Affinity;
-use crate::assign::Parcel;
+use crate::backend::Backend;
 use crate::duty::{Duties, Duty};
 use crate::error::Error;
 use crate::figures;
+use crate::parcel::{MAX_PARCELS, Parcel};
 use crate::park::Parking;
-use crate::pool::{Address, Backend, Pool};
+use crate::pool::{Address, Pool};
+use crate::sources::{ReportedServers, Sources};
 
 /// The upstreams, in the order in which requests try them.
 pub(crate) type Pools = Arc<[Arc<Pool>]>;
-
-/// Assignments of an operator that wait for their way. Commands come one by one, each for at most
-/// all backends.
-const MAX_PARCELS: usize = 1_024;
 
 /// The state that the threads of a node share to pass requests to servers.
 pub struct Shared {
@@ -41,7 +39,9 @@ pub struct Shared {
     services: Vec<SocketAddr>,
     tls_port: Option<u16>,
     frontends: Vec<String>,
-    /// Replaced by a reload.
+    /// The servers that there are. A change of them replaces the pools before the next change.
+    sources: Mutex<Sources>,
+    /// Replaced by a reload, and when servers come or go.
     pools: watch::Sender<Pools>,
     duties: Duties,
     pub(crate) parcels: mpsc::Sender<Parcel>,
@@ -62,6 +62,7 @@ impl Shared {
     ) -> Self {
         let (parcels, to_send) = mpsc::channel(MAX_PARCELS);
         let frontends = config.frontends();
+        let sources = Sources::new(config, name);
         Self {
             name: name.to_owned(),
             frontends: frontends.map(|node| node.name.clone()).collect(),
@@ -72,7 +73,8 @@ impl Shared {
             stall_timeout: seconds(config.limits.stall_timeout_s),
             services: config.service.address.iter().collect(),
             tls_port: config.service.tls.as_ref().map(|tls| tls.port),
-            pools: watch::Sender::new(pools(config, name, &[])),
+            pools: watch::Sender::new(pools(&sources, name, &[])),
+            sources: sources.into(),
             duties: Duties::default(),
             parcels,
             parcels_to_send: Some(to_send).into(),
@@ -94,6 +96,56 @@ impl Shared {
         };
         shared.apply_duties(&shared.pools());
         Ok(shared)
+    }
+
+    /// Reads the files of servers that the upstreams name. One that does not exist has no server.
+    ///
+    /// # Errors
+    /// A file cannot be read, or has a fault.
+    pub fn with_servers_files(self) -> Result<Self, ServersFileError> {
+        self.change_sources(|sources| (sources.open_files(), true))?;
+        Ok(self)
+    }
+
+    /// Keeps the servers that operators add to this node in `file`, and has those that are there.
+    /// Without a file they end with the process.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is malformed.
+    pub fn with_additions(self, file: &Path) -> io::Result<Self> {
+        self.change_sources(|sources| (sources.open_additions(file), true))?;
+        Ok(self)
+    }
+
+    /// Looks for servers that have come or gone in the files of servers, or by another process of
+    /// this node.
+    pub(crate) fn refresh_servers(&self) {
+        self.change_sources(|sources| ((), sources.refresh()));
+    }
+
+    /// Learns the servers of another backend by its report.
+    pub(crate) fn learn_servers(&self, backend: &str, reported: ReportedServers) {
+        self.change_sources(|sources| ((), sources.learn(backend, reported)));
+    }
+
+    /// Changes the sources of servers. `change` also says whether servers may have come or gone.
+    /// Requests under way end at their servers.
+    pub(crate) fn change_sources<T>(&self, change: impl FnOnce(&mut Sources) -> (T, bool)) -> T {
+        let mut sources = self.sources.lock();
+        let (outcome, is_new) = change(&mut sources);
+        if is_new {
+            let present = self.pools();
+            let new = pools(&sources, &self.name, &present);
+            let is_alike = new.len() == present.len()
+                && new.iter().zip(present.iter()).all(|(a, b)| a.is_alike(b));
+            if !is_alike {
+                self.pools.send_modify(|present| {
+                    self.apply_duties(&new);
+                    *present = new;
+                });
+            }
+        }
+        outcome
     }
 
     /// Sets the duty of servers of this node.
@@ -135,17 +187,7 @@ impl Shared {
 
     /// Makes the upstreams of `config` the present ones. Requests under way end at their servers.
     pub fn reconfigure(&self, config: &Config) {
-        let settings =
-            |pools: &Pools| -> Vec<_> { pools.iter().map(|pool| pool.settings.clone()).collect() };
-        self.pools.send_if_modified(|present| {
-            let new = pools(config, &self.name, present);
-            let is_new = settings(&new) != settings(present);
-            if is_new {
-                self.apply_duties(&new);
-                *present = new;
-            }
-            is_new
-        });
+        self.change_sources(|sources| (sources.reconfigure(config), true));
     }
 
     /// The present upstreams.
@@ -224,11 +266,7 @@ impl Shared {
     /// The figures of this node's servers, in the order of the upstreams.
     pub fn servers(&self) -> Vec<ServerFigures> {
         let pools = self.pools();
-        let all = pools.iter().flat_map(|pool| {
-            let addresses = pool.addresses.iter();
-            addresses.map(|address| address.figures(&pool.name))
-        });
-        all.collect()
+        pools.iter().flat_map(|pool| pool.figures()).collect()
     }
 
     /// The servers of the backend called `backend`, of which this node knows nothing.
@@ -236,8 +274,8 @@ impl Shared {
         let pools = self.pools();
         let all = pools.iter().flat_map(|pool| {
             let backends = pool.backends.iter().filter(|one| one.name == backend);
-            let addresses = backends.flat_map(|one| &one.addresses);
-            addresses.map(|address| figures::unknown(&pool.name, *address))
+            let servers = backends.flat_map(|one| &one.servers);
+            servers.map(|one| figures::unknown(&pool.name, one.address, one.source))
         });
         all.collect()
     }
@@ -264,22 +302,18 @@ impl Shared {
     }
 }
 
-/// The upstreams of a configuration, at the node called `name`. Servers and backends that are in
+/// The upstreams with their servers, at the node called `name`. Servers and backends that are in
 /// the `present` ones too keep what is known of them.
-fn pools(config: &Config, name: &str, present: &[Arc<Pool>]) -> Pools {
-    let upstreams = || config.service.upstream.iter().flat_map(|all| all.iter());
-    let named = figures::names(upstreams()).into_iter().zip(upstreams());
-    let mut pools: Vec<Pool> = named
-        .map(|(of, settings)| Pool::new(of, settings, config, name))
+fn pools(sources: &Sources, name: &str, present: &[Arc<Pool>]) -> Pools {
+    let upstreams = sources.upstreams().into_iter();
+    let mut pools: Vec<Pool> = upstreams
+        .map(|(of, settings)| {
+            let mut former = present.iter();
+            let former = former.find(|one| one.settings.conditions() == settings.conditions());
+            let placed = sources.placed(&of, settings);
+            Pool::new(of, settings, placed, name, former.map(|one| &**one))
+        })
         .collect();
-    for pool in &pools {
-        let mut former = present.iter();
-        if let Some(same) =
-            former.find(|one| one.settings.conditions() == pool.settings.conditions())
-        {
-            pool.take_over(same);
-        }
-    }
     take_over_addresses(&mut pools, present);
     pools.into_iter().map(Arc::new).collect()
 }

@@ -188,3 +188,26 @@ fn a_client_stays_with_the_server_that_its_cookie_names() {
         }
     }
 }
+
+#[test]
+fn a_request_does_not_go_round_among_backends_without_servers() {
+    let mut config: Config = Config::default();
+    config.service.upstream = Some(vec![Upstream::default()].into());
+    config.nodes = ["be0", "be1"]
+        .map(|name| Node {
+            name: name.into(),
+            roles: vec![Role::Backend],
+            ..Node::default()
+        })
+        .into();
+    let shared = Shared::new(&config, "be0", Arc::default(), Arc::default());
+    let backend = Upstreams::new(Arc::new(shared), Nobody);
+    // The other one may have servers.
+    let understood = |verified| understand(&backend, "GET /", "", verified).ok().unwrap();
+    let clients = understood(None);
+    assert!(matches!(backend.route(&clients, false), Route::HandOff(_)));
+    let sent = understood(Some(verified(1)));
+    assert!(matches!(backend.route(&sent, false), Route::HandOff(_)));
+    let moved_on = understood(Some(backend.facts(&sent)));
+    assert!(matches!(backend.route(&moved_on, false), Route::Here));
+}
