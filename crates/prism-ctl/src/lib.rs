@@ -256,6 +256,7 @@ mod tests {
             "prism ctl drain be0 --config FILE --json",
             "prism ctl rebalance --json --config FILE --replicas 2",
             "prism ctl server drain be0 --json --config FILE",
+            "prism ctl server add app be0/127.0.0.1:9000 --json --config FILE",
             "prism ctl scrub --config FILE --json --node be0",
             "prism ctl drain-connections --json be0 --config FILE",
             "prism ctl key --config FILE list --json",

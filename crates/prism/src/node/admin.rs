@@ -3,9 +3,9 @@
 //! `counters`, `cluster`, `state`, `trace on`, `trace off`, `trace take`,
 //! `scrub start BYTES_PER_S`, `scrub status`, `drain-connections`, `reload`, `quota`,
 //! `quota BUCKET` with `bytes=N|none` and `objects=N|none`, `server drain|up|down NAME`,
-//! `start-successor`, and `take-over VERSION...` of a successor, which gets a socket with the
-//! answer. Only the machine's administrator may use it: the permissions of the socket's directory
-//! grant that.
+//! `server add|remove NAME UPSTREAM`, `start-successor`, and `take-over VERSION...` of a successor,
+//! which gets a socket with the answer. Only the machine's administrator may use it: the
+//! permissions of the socket's directory grant that.
 
 use std::cell::Cell;
 use std::io;
@@ -230,7 +230,7 @@ async fn obey(server: &Server, line: &str) -> Value {
         "trace take" => trace(node),
         line => json!({
             "error": format!(
-                "unknown command {line:?}; try: counters, cluster, state, drain-connections, quota [BUCKET], reload, server drain|up|down NAME, start-successor, trace on|off|take, scrub start|status"
+                "unknown command {line:?}; try: counters, cluster, state, drain-connections, quota [BUCKET], reload, server drain|up|down NAME, server add|remove NAME UPSTREAM, start-successor, trace on|off|take, scrub start|status"
             )
         }),
     }

@@ -11,12 +11,15 @@ use prism_figures::ServerState;
 use prism_handoff::Transit;
 use prism_process::{Metric, Value as MetricValue};
 use prism_service::NodeRequests;
-use prism_upstream::{Duty, Shared, Upstreams};
+use prism_upstream::{AmendmentKind, Duty, Shared, Upstreams};
 use serde_json::{Value, json};
 
 use super::quota;
 use super::service::{NodeService, Work};
 use super::worker::Worker;
+
+/// The commands for servers.
+const TRY: &str = "try: server drain|up|down NAME, server add|remove NAME UPSTREAM";
 
 /// The service with upstreams.
 pub(super) struct UpstreamNode {
@@ -25,7 +28,8 @@ pub(super) struct UpstreamNode {
 }
 
 impl UpstreamNode {
-    /// The service of a node. `keeps_duties`: the duties of its servers outlive the process.
+    /// The service of a node. `keeps_duties`: the duties of its servers, and those that operators
+    /// have added, outlive the process.
     pub(super) fn open(
         config: &Config,
         settings: &prism_config::Node,
@@ -34,9 +38,11 @@ impl UpstreamNode {
     ) -> anyhow::Result<Self> {
         let process = core.process.clone();
         let counters = core.counters.clone();
-        let mut shared = Shared::new(config, &core.name, process, counters);
+        let shared = Shared::new(config, &core.name, process, counters);
+        let mut shared = shared.with_servers_files().context("servers_file")?;
         if settings.is_backend() && keeps_duties {
             shared = with_duties(shared, &settings.store, &core.name)?;
+            shared = with_additions(shared, &settings.store, &core.name)?;
         }
         Ok(Self {
             core,
@@ -51,13 +57,48 @@ impl UpstreamNode {
         Upstreams::new(self.shared.clone(), others)
     }
 
-    /// Gives servers another duty: `server DUTY NAME`.
-    async fn assign(&self, line: &str) -> Value {
-        let mut words = line.split(' ').skip(1);
-        let duty = words.next().and_then(Duty::named);
-        let (Some(duty), Some(name), None) = (duty, words.next(), words.next()) else {
-            return json!({ "error": "try: server drain|up|down NAME" });
-        };
+    /// Obeys a command for servers: `server DUTY NAME`, or `server add|remove NAME UPSTREAM`. The
+    /// name of an upstream may have blanks.
+    async fn command_servers(&self, line: &str) -> Value {
+        let mut words = line.splitn(4, ' ').skip(1);
+        let (word, name, upstream) = (words.next(), words.next(), words.next());
+        match (word, name, upstream) {
+            (Some("add"), Some(name), Some(of)) => self.amend(of, name, AmendmentKind::Add).await,
+            (Some("remove"), Some(name), Some(of)) => {
+                self.amend(of, name, AmendmentKind::Remove).await
+            }
+            (Some(word), Some(name), None) => match Duty::named(word) {
+                Some(duty) => self.assign(name, duty).await,
+                None => json!({ "error": TRY }),
+            },
+            _ => json!({ "error": TRY }),
+        }
+    }
+
+    /// Adds servers to an upstream, or removes them.
+    async fn amend(&self, upstream: &str, name: &str, change: AmendmentKind) -> Value {
+        match self.shared.amend(upstream, name, change).await {
+            Ok(amended) => {
+                let servers = amended.iter().map(|one| {
+                    json!({
+                        "backend": one.place.backend,
+                        "address": one.place.server.to_string(),
+                        "outcome": one.outcome,
+                        "source": one.source,
+                    })
+                });
+                json!({
+                    "node": self.core.name,
+                    "upstream": upstream,
+                    "servers": servers.collect::<Vec<_>>(),
+                })
+            }
+            Err(error) => json!({ "error": error }),
+        }
+    }
+
+    /// Gives servers another duty.
+    async fn assign(&self, name: &str, duty: Duty) -> Value {
         match self.shared.assign(name, duty).await {
             Ok(places) => {
                 let places = places.iter().map(
@@ -106,7 +147,7 @@ impl NodeService for UpstreamNode {
 
     fn obey<'s>(&'s self, line: &'s str) -> Option<Work<'s, Value>> {
         if line.starts_with("server ") {
-            return Some(Box::pin(self.assign(line)));
+            return Some(Box::pin(self.command_servers(line)));
         }
         let is_of_store = quota::is_meant(line) || line.starts_with("scrub ");
         let refusal = json!({ "error": "its service has an upstream and stores nothing" });
@@ -170,6 +211,15 @@ fn with_duties(upstreams: Shared, directory: &Path, name: &str) -> anyhow::Resul
     upstreams.with_duties(&file).with_context(|| {
         let file = file.display();
         format!("the duties of servers in {file}; correct it, or remove it: all are up then")
+    })
+}
+
+/// The upstreams with the servers that operators have added at this backend.
+fn with_additions(upstreams: Shared, directory: &Path, name: &str) -> anyhow::Result<Shared> {
+    let file = directory.join(format!("added-servers-{name}.json"));
+    upstreams.with_additions(&file).with_context(|| {
+        let file = file.display();
+        format!("the added servers in {file}; correct it, or remove it: there are none then")
     })
 }
 
