@@ -12,6 +12,7 @@ mod killers;
 mod logins;
 mod once;
 pub mod relayed;
+mod sources;
 mod watched;
 
 use std::process::Command;

@@ -63,13 +63,21 @@ impl Apps {
 
     /// Starts it at a backend, and waits until it listens.
     pub fn start(&self, host: &str) {
+        self.start_another(host, host, APP);
+    }
+
+    /// Starts it at another address of a backend. Its journal and its answers have this name.
+    pub fn start_another(&self, host: &str, name: &str, address: &str) {
         let mut command = self.command(host, &self.program);
-        let child = command.args([host, APP]).arg(self.journal(host)).spawn();
+        let child = command
+            .args([name, address])
+            .arg(self.journal(name))
+            .spawn();
         let child = child.unwrap();
         let running = Running(child);
-        self.running.lock().unwrap().insert(host.into(), running);
+        self.running.lock().unwrap().insert(name.into(), running);
         eventually("the application listens", PATIENCE, || {
-            self.ask(host, "/health").is_some()
+            self.ask_at(host, address, "/health").is_some()
         });
     }
 
@@ -80,7 +88,11 @@ impl Apps {
 
     /// The body of its answer, past Prism.
     pub fn ask(&self, host: &str, path: &str) -> Option<String> {
-        let url = format!("http://{APP}{path}");
+        self.ask_at(host, APP, path)
+    }
+
+    fn ask_at(&self, host: &str, address: &str, path: &str) -> Option<String> {
+        let url = format!("http://{address}{path}");
         let mut curl = self.command(host, "curl");
         let asked = curl.args(["--silent", "--max-time", "5", &url]).output();
         let asked = asked.unwrap();
