@@ -163,7 +163,7 @@ impl Config {
         }))
     }
 
-    /// The lines of the list that have no effect at this upstream, each with the reason.
+    /// The lines of the list that name a server again or no backend of this upstream.
     pub fn doubts_of_servers(&self, upstream: &Upstream, list: &ServerList) -> Vec<String> {
         let backends = || self.backends().filter(|node| upstream.is_at(&node.name));
         let mut earlier: Vec<&Entry> = Vec::new();

@@ -96,7 +96,7 @@ impl FollowedList {
         tracing::info!(%file, servers, "a file of servers is read");
         for upstream in users {
             for doubt in config.doubts_of_servers(upstream, &self.list) {
-                tracing::warn!(%file, doubt, "a line of a file of servers has no effect");
+                tracing::warn!(%file, doubt, "a line of a file of servers is doubtful");
             }
         }
         Ok(())
