@@ -7,6 +7,7 @@
 #   DIR/s3/     programs with minio-go and with the AWS SDK for Go, built from s3/
 #   DIR/mc      MinIO's command line, for the group applications of setup.sh. It is under the
 #               AGPL. Tests run it as a program of its own; Prism neither links nor ships it.
+#   DIR/traefik the proxy, built from traefik/ and Go's module proxy
 #   DIR/pebble/ Let's Encrypt's authority for tests and its DNS server; versions in pebble/
 #   DIR/java/   the AWS SDK for Java from Maven Central; version in pom.xml
 #   DIR/python/ pyarrow and boto3 from PyPI, to be named in PYTHONPATH
@@ -87,6 +88,35 @@ build_pebble() {
         github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv)
 }
 
+# Traefik with the provider `file` alone. The others, and the DNS of its certificates, have two
+# thirds of the packages, and one of them takes 3 GB of memory to compile.
+build_traefik() {
+    local work="$1.work" module=github.com/traefik/traefik/v3 version
+    version=$(sed -n "s|^require $module ||p" "$here/traefik/source/go.mod")
+    rm -rf "$work"
+    cp -r "$here/traefik" "$work"
+    (cd "$work/source" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly go mod download "$module")
+    cp -r --no-preserve=mode "$(go env GOMODCACHE)/$module@$version" "$work/copy"
+    (cd "$work/copy/pkg" && leave_out_providers)
+    (cd "$work" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly \
+        go build -ldflags '-s -w' -o "$1" "$module/cmd/traefik")
+    rm -rf "$work"
+}
+
+# Changes the source of Traefik in this directory.
+leave_out_providers() {
+    local packages='ecs\|kubernetes\|docker\|consulcatalog\|nomad\|kv'
+    local names='Ecs\|Kubernetes\|Knative\|Docker\|Swarm\|Consul\|Nomad\|Etcd\|ZooKeeper\|Redis'
+    sed -i -e "/provider\/\($packages\)\b/d" -e "/^\t\($names\)[A-Za-z]* *\*/d" \
+        -e "/Providers\.\($names\).* != nil/,/^\t}/d" config/static/static_config.go
+    sed -i "/conf\.\($names\).* != nil/,/^\t}/d" provider/aggregator/aggregator.go
+    sed -i -e '/providers\/dns"/d' -e 's/dns\.New.*(.*)/nil, errors.New("no provider of DNS")/' \
+        provider/acme/provider.go
+    rm types/k8sdetector.go
+    sed -i -e '/K8sAttributesDetector/d' -e '/v3\/pkg\/types"/d' \
+        observability/{metrics/otel,types/logs,types/tracing}.go
+}
+
 fetch_java() {
     mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$1"
 }
@@ -113,6 +143,9 @@ begin python "pyarrow $pyarrow, boto3 $boto3, Python $python" \
 begin crt "awscrt $awscrt, Python $python" fetch_python "awscrt==$awscrt"
 if go_builds s3; then
     begin s3 "$(digest "$here"/s3/{go.*,*/*})" build_s3
+fi
+if go_builds traefik; then
+    begin traefik "$(digest "$here"/traefik/{*.*,source/*})" build_traefik
 fi
 if [ "$group" = applications ] && go_builds mc; then
     begin mc "$(digest "$here"/mc/*)" build_mc
