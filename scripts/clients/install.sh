@@ -7,7 +7,8 @@
 #   DIR/s3/     programs with minio-go and with the AWS SDK for Go, built from s3/
 #   DIR/mc      MinIO's command line, for the group applications of setup.sh. It is under the
 #               AGPL. Tests run it as a program of its own; Prism neither links nor ships it.
-#   DIR/traefik the proxy, built from traefik/ and Go's module proxy
+#   DIR/traefik the proxy, built from traefik/ and Go's module proxy in some minutes, for
+#               the groups kernels and applications of setup.sh
 #   DIR/pebble/ Let's Encrypt's authority for tests and its DNS server; versions in pebble/
 #   DIR/java/   the AWS SDK for Java from Maven Central; version in pom.xml
 #   DIR/python/ pyarrow and boto3 from PyPI, to be named in PYTHONPATH
@@ -144,7 +145,7 @@ begin crt "awscrt $awscrt, Python $python" fetch_python "awscrt==$awscrt"
 if go_builds s3; then
     begin s3 "$(digest "$here"/s3/{go.*,*/*})" build_s3
 fi
-if go_builds traefik; then
+if [ "$group" != tests ] && go_builds traefik; then
     begin traefik "$(digest "$here"/traefik/{*.*,source/*})" build_traefik
 fi
 if [ "$group" = applications ] && go_builds mc; then

@@ -1,7 +1,8 @@
-//! The configurations of `docs/migrate.md`, taken from its text: HAProxy or nginx with the one, and
+//! The configurations of `docs/migrate.md`, taken from its text: the old proxy with the one, and
 //! Prism with the other, answer the same requests alike, from the same servers.
 
 mod bed;
+mod site;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -328,7 +329,7 @@ fn files_come_as_behind_nginx() {
     both.start_nginx("proxy", "be0", &both.old_text("Static files", "nginx"));
     let url = "http://static.example.com";
     let server = |answer: &Answer| Some(answer.header("x-host").to_owned());
-    both.await_all(&format!("{url}/small.txt"), server);
+    both.await_all(&format!("{url}/small.txt"), &[], server);
     let tag = both.curl(Way::Old, &format!("{url}/small.txt"), &[]);
     let of_tag = |name: &str| format!("{name}: {}", tag.header("etag"));
     let (none_match, range) = (of_tag("If-None-Match"), of_tag("If-Range"));

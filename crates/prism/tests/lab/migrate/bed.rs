@@ -1,4 +1,4 @@
-//! The two ways to the same servers: HAProxy or nginx, and Prism, each with its text of
+//! The two ways to the same servers: the old proxy and Prism, each with its text of
 //! `docs/migrate.md`.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use prism_config::ConfigFile;
 use prism_lab::{Lab, LabName, LabSpec};
 
 use super::PATIENCE;
-use crate::support::{Cluster, eventually};
+use crate::support::{Cluster, clients, eventually};
 
 const DOCUMENT: &str = include_str!("../../../../../docs/migrate.md");
 /// Addresses of the document, and the files of its certificates.
@@ -23,17 +23,26 @@ const SERVERS: [(&str, &str); 3] = [
     ("be2", "10.0.1.23"),
 ];
 const CERTIFICATES: [&str; 2] = ["/etc/ssl/s3.pem", "/etc/ssl/shop.pem"];
+/// The file of Traefik's routes in the document.
+const WATCHED: &str = "/etc/traefik/site.yml";
 /// The old proxy runs on this host, and is reached from there.
 const OLD_HOST: &str = "be0";
 const OLD_ADDRESS: &str = "127.0.0.1";
 
-/// The text in `language` below a heading of the document.
-pub fn text_of(heading: &str, language: &str) -> String {
+/// The texts in `language` below a heading of the document.
+fn texts_of(heading: &str, language: &str) -> Vec<String> {
     let heading = format!("\n## {heading}\n");
     let (_, section) = DOCUMENT.split_once(&heading).unwrap();
     let section = section.split("\n## ").next().unwrap();
-    let (_, block) = section.split_once(&format!("\n```{language}\n")).unwrap();
-    block.split("\n```\n").next().unwrap().to_owned() + "\n"
+    let fence = format!("\n```{language}\n");
+    let blocks = section.split(&fence).skip(1);
+    let text = |block: &str| block.split("\n```\n").next().unwrap().to_owned() + "\n";
+    blocks.map(text).collect()
+}
+
+/// The first of them.
+pub fn text_of(heading: &str, language: &str) -> String {
+    texts_of(heading, language).swap_remove(0)
 }
 
 /// A way of requests.
@@ -138,11 +147,20 @@ impl Both {
 
     /// The old proxy's text below `heading`, for this lab.
     pub fn old_text(&self, heading: &str, language: &str) -> String {
-        let text = text_of(heading, language).replace(SERVICE, OLD_ADDRESS);
-        let text = SERVERS.iter().fold(text, |text, (host, address)| {
-            text.replace(address, &self.address(host).to_string())
-        });
-        with_certificate(&text, &pem_in(self.directory.path()))
+        self.old_texts(heading, language).swap_remove(0)
+    }
+
+    /// The same of a proxy with several files.
+    pub fn old_texts(&self, heading: &str, language: &str) -> Vec<String> {
+        let at_lab = |text: String| {
+            let text = text.replace(SERVICE, OLD_ADDRESS);
+            let text = SERVERS.iter().fold(text, |text, (host, address)| {
+                text.replace(address, &self.address(host).to_string())
+            });
+            with_certificate(&text, &pem_in(self.directory.path()))
+        };
+        let texts = texts_of(heading, language);
+        texts.into_iter().map(at_lab).collect()
     }
 
     /// Starts HAProxy with this text.
@@ -155,6 +173,17 @@ impl Both {
             command.args(["-db", "-q", "-f"]).arg(config),
             OLD_HOST,
         );
+    }
+
+    /// Starts Traefik with the text of its own file and of the file that it watches.
+    pub fn start_traefik(&self, static_text: &str, watched_text: &str) {
+        let [config, watched] = ["traefik.yml", "site.yml"].map(|name| self.path(name));
+        let static_text = static_text.replace(WATCHED, &watched.display().to_string());
+        std::fs::write(&config, static_text).unwrap();
+        std::fs::write(&watched, watched_text).unwrap();
+        let mut command = self.command(OLD_HOST, clients().join("traefik"));
+        command.arg("--configFile").arg(config);
+        self.start("traefik", &mut command, OLD_HOST);
     }
 
     /// Starts nginx on a host with this text in its section `http`.
@@ -250,11 +279,16 @@ impl Both {
     }
 
     /// Waits until both ways answer from each server, as `told` finds in an answer.
-    pub fn await_all(&self, url: &str, told: impl Fn(&Answer) -> Option<String>) {
+    pub fn await_all(
+        &self,
+        url: &str,
+        arguments: &[&str],
+        told: impl Fn(&Answer) -> Option<String>,
+    ) {
         for way in WAYS {
             let mut seen = std::collections::BTreeSet::new();
             eventually("every server answers", PATIENCE, || {
-                let answer = self.try_curl(way, url, &[]);
+                let answer = self.try_curl(way, url, arguments);
                 seen.extend(answer.ok().and_then(|answer| told(&answer)));
                 seen.len() == SERVERS.len()
             });
