@@ -1,7 +1,6 @@
 //! The state of a cluster, as the page for a browser shows it: the figures of all nodes, which
 //! nodes ask each other for, and those of the switch. The names of its fields may change.
 
-use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prism_config::Config;
@@ -45,8 +44,8 @@ pub(super) async fn state(server: &Server) -> Value {
 }
 
 /// The URLs at which S3 clients reach the service, for the page; none without an object store, and
-/// none if only internal redirects reach it. A page's policy has no form for an IPv6 address;
-/// `service.urls` can have a name.
+/// none if only internal redirects or some requests reach it. A page's policy has no form for an
+/// IPv6 address; `service.urls` can have a name.
 pub(super) fn store_urls(config: &Config) -> Vec<String> {
     let service = &config.service;
     let objects = service.objects.as_ref();
@@ -57,22 +56,32 @@ pub(super) fn store_urls(config: &Config) -> Vec<String> {
     if !service.urls.is_empty() {
         return service.urls.clone();
     }
+    let hosts = objects.map_or(&[][..], |objects| &objects.hosts);
+    if objects.is_some_and(|objects| !objects.conditions().are_none()) && hosts.is_empty() {
+        return Vec::new();
+    }
     let redirects = service.tls.as_ref().is_some_and(|tls| tls.redirect_http);
     let plain = service.address.iter().filter(|_| !redirects);
     let plain = plain.map(|address| ("http", address, 80));
     let tls = config.tls_address().unwrap_or_default();
     let tls = tls.iter().map(|address| ("https", address, 443));
     let all = plain.chain(tls).filter(|(_, address, _)| address.is_ipv4());
-    all.map(|(scheme, address, port)| url(scheme, address, port))
-        .collect()
+    let urls = all.flat_map(|(scheme, address, default_port)| {
+        let port = match address.port() {
+            port if port == default_port => String::new(),
+            port => format!(":{port}"),
+        };
+        let by_address = hosts.is_empty().then(|| address.ip().to_string());
+        let by_name = hosts.iter().filter(|host| is_name(host)).cloned();
+        let names = by_address.into_iter().chain(by_name);
+        names.map(move |name| format!("{scheme}://{name}{port}"))
+    });
+    urls.collect()
 }
 
-fn url(scheme: &str, address: SocketAddr, default_port: u16) -> String {
-    if address.port() == default_port {
-        format!("{scheme}://{}", address.ip())
-    } else {
-        format!("{scheme}://{address}")
-    }
+/// Whether a pattern of hosts stands for one name.
+fn is_name(host: &str) -> bool {
+    !host.starts_with('~') && !host.contains('*')
 }
 
 /// A node with the figures that it sent.
@@ -241,5 +250,25 @@ mod tests {
             ..ObjectRoutes::default()
         });
         assert!(store_urls(&config).is_empty());
+    }
+
+    #[test]
+    fn a_store_with_conditions_has_urls_by_its_hosts() {
+        let mut config: Config = Config::default();
+        config.service.address = std::net::SocketAddr::from(([192, 0, 2, 1], 8_080)).into();
+        config.service.upstream = Some(vec![Upstream::default()].into());
+        let mut with = |hosts: &[&str], paths: &[&str]| {
+            let owned = |all: &[&str]| all.iter().map(|&one| one.to_owned()).collect();
+            config.service.objects = Some(ObjectRoutes {
+                hosts: owned(hosts),
+                paths: owned(paths),
+                ..ObjectRoutes::default()
+            });
+            store_urls(&config)
+        };
+        assert_eq!(with(&[], &[]), ["http://192.0.2.1:8080"]);
+        let names = with(&["s3.example.com", "*.s3.example.com", "~^s3"], &[]);
+        assert_eq!(names, ["http://s3.example.com:8080"]);
+        assert!(with(&[], &["/media/"]).is_empty());
     }
 }
