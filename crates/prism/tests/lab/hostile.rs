@@ -58,15 +58,6 @@ impl Bed {
         });
     }
 
-    /// Resident memory of the process of `host`, in KiB.
-    pub fn resident_kib(&self, host: &str) -> u64 {
-        let status = format!("/proc/{}/status", self.lab.pid(host).unwrap());
-        let text = std::fs::read_to_string(status).unwrap();
-        let line = text.lines().find(|line| line.starts_with("VmRSS:"));
-        let number = line.and_then(|line| line.split_whitespace().nth(1));
-        number.unwrap().parse().unwrap()
-    }
-
     pub fn descriptors(&self, host: &str) -> usize {
         let path = format!("/proc/{}/fd", self.lab.pid(host).unwrap());
         std::fs::read_dir(path).unwrap().count()

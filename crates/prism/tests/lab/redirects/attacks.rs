@@ -1,6 +1,9 @@
 //! Redirects that are not followed, and those that would not end.
 
+use std::time::{Duration, Instant};
+
 use super::*;
+use crate::support::say;
 
 /// The answer to `/order` with these fields.
 fn order(client: &mut Client, query: &[(&str, &str)]) -> Answer {
@@ -110,5 +113,101 @@ fn redirects_that_lead_on_and_on_end() {
     for (steps, status) in [(1, 200), (5, 200), (6, 502)] {
         let got = ask(&mut client, "GET", &nested(steps), "");
         assert_eq!(got.status(), status, "{steps}");
+    }
+}
+
+/// An upstream whose every answer redirects to itself.
+const STORM: &str = r#"
+[[upstream]]
+name = "storm"
+address = "127.0.0.1:9103"
+paths = ["/storm"]
+[upstream.redirects]
+"#;
+const STORM_CONF: &str = r#"daemon off; master_process off; pid DIR/pid; error_log DIR/error.log;
+user root; events {}
+http { access_log off; client_body_temp_path DIR/body; proxy_temp_path DIR/proxy;
+fastcgi_temp_path DIR/fastcgi; uwsgi_temp_path DIR/uwsgi; scgi_temp_path DIR/scgi;
+keepalive_requests 1000000;
+server { listen 127.0.0.1:9103; location / { add_header X-Accel-Redirect $request_uri; return 200; } } }
+"#;
+/// Clients that have nothing but redirects, and for how long.
+const STORMING: usize = 12;
+const STORM_TIME: Duration = Duration::from_secs(5);
+/// The growth of a node's memory that connections alone explain.
+const MAX_GROWTH_KIB: u64 = 48 << 10;
+
+#[test]
+fn thousands_of_redirects_a_second_stop_nobody_and_cost_bounded_memory() {
+    let Some(_turn) = turn() else { return };
+    let guarded = Guarded::up(|_| {});
+    let cluster = &guarded.cluster;
+    let directories = tempfile::tempdir().unwrap();
+    let servers = cluster.backends().into_iter().map(|host| {
+        let own = directories.path().join(&host);
+        std::fs::create_dir(&own).unwrap();
+        let config = own.join("nginx.conf");
+        let text = STORM_CONF.replace("DIR", &own.display().to_string());
+        std::fs::write(&config, text).unwrap();
+        let mut command = cluster.lab.command(&host, "nginx").unwrap();
+        Running(command.arg("-c").arg(config).spawn().unwrap())
+    });
+    let _servers: Vec<Running> = servers.collect();
+    let key = cluster.lab.status().access_key;
+    let all = |config: &mut ConfigFile| {
+        configure_both(config, &key);
+        configure(
+            config,
+            &(STORM.to_owned() + &UPSTREAMS.replace("KEY", &key)),
+        );
+    };
+    cluster.lab.reload(all).unwrap();
+    let storm = |client: &mut Client| ask(client, "GET", "/storm?n=1", "").text();
+    eventually("the storm begins", PATIENCE, || {
+        storm(&mut cluster.connect()).contains("again and again")
+    });
+    let film = |client: &mut Client| ask(client, "GET", "/file/film%202.mp4", "");
+    let expected = guarded.objects[2].bytes();
+    let before: Vec<u64> = cluster
+        .nodes()
+        .iter()
+        .map(|host| cluster.resident_kib(host))
+        .collect();
+    let (begun, orders) = (Instant::now(), guarded.sum("redirects"));
+    let films = std::thread::scope(|scope| {
+        for _ in 0..STORMING {
+            scope.spawn(|| {
+                let mut client = cluster.connect();
+                while begun.elapsed() < STORM_TIME {
+                    assert!(storm(&mut client).contains("again and again"));
+                }
+            });
+        }
+        let mut client = cluster.connect();
+        let mut films = 0;
+        while begun.elapsed() < STORM_TIME {
+            let got = film(&mut client);
+            assert!(
+                got.status() == 200 && got.body == expected,
+                "{}",
+                got.text()
+            );
+            films += 1;
+        }
+        films
+    });
+    let took = begun.elapsed().as_secs_f64();
+    let orders = guarded.sum("redirects") - orders;
+    say(&format!(
+        "{:.0} redirects a second, and {films} films",
+        orders as f64 / took
+    ));
+    assert!(
+        orders > 1_000 && films > 5,
+        "{orders} redirects, {films} films"
+    );
+    for (host, before) in cluster.nodes().iter().zip(before) {
+        let grown = cluster.resident_kib(host).saturating_sub(before);
+        assert!(grown < MAX_GROWTH_KIB, "{host} has grown by {grown} KiB");
     }
 }

@@ -277,6 +277,15 @@ impl Cluster {
         NetNs::named(&name).unwrap().run(work).unwrap()
     }
 
+    /// Resident memory of the process of `host`, in KiB.
+    pub fn resident_kib(&self, host: &str) -> u64 {
+        let status = format!("/proc/{}/status", self.lab.pid(host).unwrap());
+        let text = std::fs::read_to_string(status).unwrap();
+        let line = text.lines().find(|line| line.starts_with("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().nth(1));
+        number.unwrap().parse().unwrap()
+    }
+
     /// A signed request without a body; `target` follows the bucket's name.
     pub fn request(&self, method: &str, target: &str) -> Vec<u8> {
         Request::new(method, target).encode(self)
