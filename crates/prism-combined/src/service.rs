@@ -175,57 +175,18 @@ impl Service for Combined {
         self.of_store(head, read)
     }
 
-    async fn admit(&self, request: RequestMut<'_, Meaning>) -> Result<(), Error> {
-        let RequestMut {
-            head,
-            id,
-            client,
-            is_relayed,
-            meaning,
-        } = request;
+    async fn admit(&self, request: RequestMut<'_>, meaning: &mut Meaning) -> Result<(), Error> {
         match meaning {
-            Meaning::Upstream(meaning) => {
-                let request = RequestMut {
-                    head,
-                    id,
-                    client,
-                    is_relayed,
-                    meaning,
-                };
-                Ok(self.upstreams.admit(request).await?)
-            }
-            Meaning::Objects(meaning) => {
-                let request = RequestMut {
-                    head,
-                    id,
-                    client,
-                    is_relayed,
-                    meaning: meaning.as_mut(),
-                };
-                Ok(self.objects.admit(request).await?)
-            }
+            Meaning::Upstream(meaning) => Ok(self.upstreams.admit(request, meaning).await?),
+            Meaning::Objects(meaning) => Ok(self.objects.admit(request, meaning).await?),
         }
     }
 
-    async fn confirm(&self, request: RequestMut<'_, Meaning>) -> Result<(), Error> {
-        let RequestMut {
-            head,
-            id,
-            client,
-            is_relayed,
-            meaning,
-        } = request;
-        let Meaning::Objects(meaning) = meaning else {
-            return Ok(());
-        };
-        let request = RequestMut {
-            head,
-            id,
-            client,
-            is_relayed,
-            meaning: meaning.as_mut(),
-        };
-        Ok(self.objects.confirm(request).await?)
+    async fn confirm(&self, meaning: &mut Meaning) -> Result<(), Error> {
+        match meaning {
+            Meaning::Upstream(_) => Ok(()),
+            Meaning::Objects(meaning) => Ok(self.objects.confirm(meaning).await?),
+        }
     }
 
     fn refuses_for_itself(&self) -> bool {

@@ -145,7 +145,8 @@ impl<S: Service> Gateway<S> {
             let meaning = Some(&request.meaning);
             return Err(self.service.error_for(Fault::Differs, meaning));
         }
-        let admitted = self.service.admit(request.view_mut()).await;
+        let (request, meaning) = request.parts();
+        let admitted = self.service.admit(request, meaning).await;
         if admitted.is_err() {
             self.shared.counters.unauthenticated.add_one();
         }

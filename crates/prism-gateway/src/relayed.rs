@@ -138,7 +138,7 @@ impl<S: Service> Gateway<S> {
         };
         // The relaying node has admitted it.
         exchange.record_mut().retries = request.retries;
-        let answered = match self.service.confirm(request.view_mut()).await {
+        let answered = match self.service.confirm(&mut request.meaning).await {
             Ok(()) => self.answer_relayed(exchange, &mut request).await,
             Err(error) => self.refuse(exchange, &request.head, &error).await,
         };

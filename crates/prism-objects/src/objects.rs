@@ -158,16 +158,16 @@ impl Service for Objects {
         })
     }
 
-    async fn admit(&self, request: RequestMut<'_, Meaning>) -> Result<(), S3Error> {
-        self.confirm_caller(request.meaning).await?;
+    async fn admit(&self, request: RequestMut<'_>, meaning: &mut Meaning) -> Result<(), S3Error> {
+        self.confirm_caller(meaning).await?;
         match request.client {
-            Some(client) => self.admit_client(request.meaning, client).await,
+            Some(client) => self.admit_client(meaning, client).await,
             None => Ok(()),
         }
     }
 
-    async fn confirm(&self, request: RequestMut<'_, Meaning>) -> Result<(), S3Error> {
-        self.confirm_caller(request.meaning).await
+    async fn confirm(&self, meaning: &mut Meaning) -> Result<(), S3Error> {
+        self.confirm_caller(meaning).await
     }
 
     fn refuses_for_itself(&self) -> bool {

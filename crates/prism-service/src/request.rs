@@ -55,8 +55,8 @@ pub struct RequestRef<'r, M> {
     pub meaning: &'r M,
 }
 
-/// A request as the service sees it that decides about it.
-pub struct RequestMut<'r, M> {
+/// A request as the service sees it that decides about it, beside its meaning.
+pub struct RequestMut<'r> {
     /// See [`Request::head`].
     pub head: &'r mut RequestHead,
     /// See [`Request::id`].
@@ -65,8 +65,6 @@ pub struct RequestMut<'r, M> {
     pub client: Option<Remote>,
     /// See [`Request::is_relayed`].
     pub is_relayed: bool,
-    /// See [`Request::meaning`].
-    pub meaning: &'r mut M,
 }
 
 impl<M> Clone for RequestRef<'_, M> {
@@ -157,15 +155,15 @@ impl<M> Request<M> {
         }
     }
 
-    /// The request as the service sees it that decides about it.
-    pub fn view_mut(&mut self) -> RequestMut<'_, M> {
-        RequestMut {
+    /// The request as the service sees it that decides about it, and its meaning.
+    pub fn parts(&mut self) -> (RequestMut<'_>, &mut M) {
+        let request = RequestMut {
             head: &mut self.head,
             id: self.id,
             client: self.client,
             is_relayed: self.is_relayed,
-            meaning: &mut self.meaning,
-        }
+        };
+        (request, &mut self.meaning)
     }
 
     /// The header fields that its answer gets in the place of its own.

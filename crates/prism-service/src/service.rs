@@ -170,14 +170,18 @@ pub trait Service: 'static {
     ///
     /// # Errors
     /// The request is forbidden, or the nodes that know are out of reach.
-    async fn admit(&self, request: RequestMut<'_, Self::Meaning>) -> Result<(), Self::Error>;
+    async fn admit(
+        &self,
+        request: RequestMut<'_>,
+        meaning: &mut Self::Meaning,
+    ) -> Result<(), Self::Error>;
 
     /// Confirms the caller of a request that another node has admitted and relayed here, if this
     /// node does not know the caller.
     ///
     /// # Errors
     /// The caller exists no more, or nobody can tell.
-    async fn confirm(&self, _request: RequestMut<'_, Self::Meaning>) -> Result<(), Self::Error> {
+    async fn confirm(&self, _meaning: &mut Self::Meaning) -> Result<(), Self::Error> {
         Ok(())
     }
 

@@ -271,14 +271,14 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         })
     }
 
-    async fn admit(&self, request: RequestMut<'_, Meaning>) -> Result<(), Error> {
+    async fn admit(&self, request: RequestMut<'_>, meaning: &mut Meaning) -> Result<(), Error> {
         let Some(client) = request.client.filter(|_| !request.is_relayed) else {
             return Ok(());
         };
         if client.has_companion {
-            request.meaning.sharing = Sharing::Present;
+            meaning.sharing = Sharing::Present;
         }
-        let own = &request.meaning.pool.settings.request_headers;
+        let own = &meaning.pool.settings.request_headers;
         let added = forwarded::add(request.head, request.id, &client, own);
         added.map_err(|_| Error::Head(HeadError::HeadTooLong))
     }

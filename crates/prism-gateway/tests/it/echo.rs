@@ -74,7 +74,7 @@ impl Service for Echo {
         }
     }
 
-    async fn admit(&self, _: RequestMut<'_, ()>) -> Result<(), String> {
+    async fn admit(&self, _: RequestMut<'_>, (): &mut ()) -> Result<(), String> {
         Ok(())
     }
 

@@ -195,7 +195,8 @@ impl Server {
             Err(error) => return (refuse(objects, io, &head, &error).await, head),
         };
         let mut request = Request::new(head, 0, remote(), meaning);
-        if let Err(error) = objects.admit(request.view_mut()).await {
+        let (parts, meaning) = request.parts();
+        if let Err(error) = objects.admit(parts, meaning).await {
             return (
                 refuse(objects, io, &request.head, &error).await,
                 request.head,

@@ -305,7 +305,8 @@ impl Bed {
         let mut request = Request::new(head, id, remote, meaning);
         change(&mut request);
         if !request.is_relayed {
-            self.service.admit(request.view_mut()).await.unwrap();
+            let (parts, meaning) = request.parts();
+            self.service.admit(parts, meaning).await.unwrap();
         }
         let parts = Http1Parts {
             id,
