@@ -193,6 +193,10 @@ class Root:
         """Runs a command of the host, in the system's network."""
         return run("nsenter", "--target", str(self.first), "--net", *command)
 
+    def spawn_from_host(self, *command):
+        """Starts a command of the host, in the system's network."""
+        return subprocess.Popen(["nsenter", "--target", str(self.first), "--net", *command])
+
     def state(self, unit):
         """The number of restarts of a unit, and its state in two words."""
         return self.call("systemctl", "show", "-p", "ActiveState,SubState,NRestarts", "--value", unit).split()

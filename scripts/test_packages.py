@@ -45,6 +45,19 @@ CREDENTIALS = '[[credential]]\naccess_key = "KEY"\nsecret_key = "secret"\n'
 # A host whose link systemd-networkd manages, and its cluster.
 NETWORK = "[Match]\nName=eth0\n[Network]\nAddress=10.9.1.11/24\nIPv6AcceptRA=no\n"
 OTHER_CLUSTER = CLUSTER.replace("10.9.0.2:7300", "10.9.1.1:7300").replace('"10.9.0.2"', '"10.9.1.11"')
+# An HTTP server that names an object for every request.
+APPLICATION = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("X-Accel-Redirect", "@store/first/object")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+HTTPServer(("127.0.0.1", 3000), Handler).serve_forever()
+"""
 METRICS = "http://127.0.0.1:9464/metrics"
 # Where Debian's zsh looks, and where the zsh of distributions with rpm does.
 ZSH = ("/usr/share/zsh/vendor-completions/", "/usr/share/zsh/site-functions/")
@@ -150,6 +163,25 @@ def the_unit_serve_stores_objects_and_they_survive_a_restart(packages):
         raise Failed(f"the journal has the secret key:\n{journal}")
     packages.root.call("systemctl", "stop", "prism-serve")
     equal(packages.root.state("prism-serve"), ["0", "inactive", "dead"])
+
+
+def the_unit_serve_has_an_application_beside_the_objects(packages):
+    root = packages.root
+    with open(root.inside("/etc/default/prism"), encoding="utf-8") as file:
+        former = file.read()
+    application = root.spawn_from_host("python3", "-c", APPLICATION)
+    try:
+        root.write("/etc/default/prism", "PRISM_SERVE_OPTIONS=--upstream 127.0.0.1:3000\n")
+        root.start_unit("prism-serve")
+        credentials = serve_credentials(root.inside("/var/lib/prism-serve/credentials.toml"))
+        packages.assert_stored("127.0.0.1:9000", credentials)
+        got = root.from_host("curl", "-sS", "--retry", "5", "--retry-all-errors", "http://127.0.0.1:9000/film")
+        equal(got, "what was stored")
+        root.call("systemctl", "stop", "prism-serve")
+    finally:
+        application.kill()
+        application.wait()
+        root.write("/etc/default/prism", former)
 
 
 def the_units_of_a_cluster_run_with_their_capabilities_only(packages):
@@ -307,6 +339,7 @@ TESTS = [
     systemd_finds_no_fault_in_the_units,
     the_example_is_a_valid_configuration,
     the_unit_serve_stores_objects_and_they_survive_a_restart,
+    the_unit_serve_has_an_application_beside_the_objects,
     the_units_of_a_cluster_run_with_their_capabilities_only,
     systemd_networkd_keeps_what_setup_has_added_to_a_link,
     the_program_serves_from_the_root_of_the_image,
