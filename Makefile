@@ -3,7 +3,7 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # A target depends on the mark of its group of scripts/setup.sh. The name of the mark has a
 # digest of the scripts, so that a change of them runs setup again.
-SETUP_KEY := $(shell cat scripts/setup.sh $$(find scripts/clients scripts/applications -type f | sort) | sha256sum | cut -c1-16)
+SETUP_KEY := $(shell cat scripts/setup.sh $$(find scripts/clients scripts/applications scripts/rivals -type f | sort) | sha256sum | cut -c1-16)
 installed = $(TARGET)/.setup-$(1)-$(SETUP_KEY)
 BUILD := cargo build --release --locked
 PROGRAMS := $(TARGET)/release

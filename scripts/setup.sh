@@ -11,8 +11,9 @@
 #   dist      bench, and the Rust component llvm-tools
 #   packages  dist, and the programs that make packages
 #   kernels   tests, and QEMU for `make test-kernels`
-#   applications  tests, the applications of scripts/applications.py, and the S3 clients that
-#             take long to install: mc, and the AWS SDK for JavaScript
+#   applications  tests, the applications of scripts/applications.py with their clients and
+#             versitygw, and the S3 clients that take long to install: mc, and the AWS SDK for
+#             JavaScript
 #
 # It installs only missing packages, and prints their names. It is safe to repeat, and ends
 # at once if nothing is missing. Debian starts the etcd, nginx and HAProxy that it installs;

@@ -7,6 +7,8 @@
 #   DIR/s3/     programs with minio-go and with the AWS SDK for Go, built from s3/
 #   DIR/mc      MinIO's command line, for the group applications of setup.sh. It is under the
 #               AGPL. Tests run it as a program of its own; Prism neither links nor ships it.
+#   DIR/crane   a client of container registries, built from crane/ for the group applications
+#   DIR/versitygw   an S3 server, built from ../rivals/ for the group applications
 #   DIR/traefik the proxy, built from traefik/ and Go's module proxy in some minutes, for
 #               the groups kernels and applications of setup.sh
 #   DIR/pebble/ Let's Encrypt's authority for tests and its DNS server; versions in pebble/
@@ -72,13 +74,23 @@ build_mc() {
     (cd "$here/mc" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -o "$1" github.com/minio/mc)
 }
 
+build_crane() {
+    (cd "$here/crane" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly \
+        go build -o "$1" github.com/google/go-containerregistry/cmd/crane)
+}
+
+build_versitygw() {
+    (cd "$here/../rivals" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly \
+        go build -o "$1" github.com/versity/versitygw/cmd/versitygw)
+}
+
 # Whether Go is as new as the module in a directory needs it. Debian 12 has Go 1.19.
 go_builds() {
     local needed have
     needed=$(sed -n 's/^go //p' "$here/$1/go.mod")
     have=$(GOTOOLCHAIN=local go env GOVERSION)
     [ "$(printf '%s\n' "$needed" "${have#go}" | sort -V | head -n1)" = "$needed" ] && return
-    say "skipping $1, which needs Go $needed; there is $have"
+    say "skipping ${1##*/}, which needs Go $needed; there is $have"
     false
 }
 
@@ -150,6 +162,12 @@ if [ "$group" != tests ] && go_builds traefik; then
 fi
 if [ "$group" = applications ] && go_builds mc; then
     begin mc "$(digest "$here"/mc/*)" build_mc
+fi
+if [ "$group" = applications ] && go_builds crane; then
+    begin crane "$(digest "$here"/crane/*)" build_crane
+fi
+if [ "$group" = applications ] && go_builds ../rivals; then
+    begin versitygw "$(digest "$here"/../rivals/{*.go,go.*})" build_versitygw
 fi
 for job in "${jobs[@]}"; do
     wait "$job"
