@@ -12,7 +12,8 @@ of the quiet turn before (the median of the rounds), and no node has more than `
 above the most of its first quiet turn. The status is 1 otherwise. It needs root and etcd
 (`scripts/setup.sh tests`).
 
-Usage: scripts/isolation.py [--seconds N] [--rounds N] [--only USER] [--rows FILE]
+Usage: scripts/isolation.py [--seconds N] [--rounds N] [--only USER] [--limits FILE]
+                            [--rows FILE]
 """
 
 import argparse
@@ -88,7 +89,15 @@ class Lab:
         finally:
             run(*self.command("down"), stdout=subprocess.DEVNULL)
 
+    def limit(self, limits):
+        """Has the service limit its users by these tables."""
+        with open(f"/run/prism-lab/{self.name}/prism.toml", "a", encoding="utf-8") as config:
+            config.write(limits)
+        self.ctl("reload")
+
     def prepare(self):
+        if self.options.limits:
+            self.limit(self.options.limits.read_text(encoding="utf-8"))
         client = ipaddress.ip_address(self.hosts()["client"]["address"])
         self.source = str(ipaddress.ip_network(f"{client}/24", strict=False)[SOURCE])
         run(*self.on("client", "ip", "address", "add", f"{self.source}/32", "dev", "eth0"))
@@ -188,7 +197,7 @@ def row_of(options, user, turn, number, values):
     """A row as those of `prism-lab bench`. It is printed, and added to the file."""
     failed = values.pop("failed")
     case = {"user": user, "turn": turn, "seconds": options.seconds, "backends": options.backends,
-            "replicas": options.replicas, "cap_cores": options.cores}
+            "replicas": options.replicas, "cap_cores": options.cores, "limits": bool(options.limits)}
     row = {"result": RESULT, "case": case, "system": SYSTEM, "round": number, "values": values}
     if options.rows:
         with open(options.rows, "a", encoding="utf-8") as file:
@@ -234,6 +243,7 @@ def parse_options():
     parser.add_argument("--cores", type=float, default=0.5, help="processor time of the user")
     parser.add_argument("--ratio", type=float, default=3, help="most times that p99 may be the quiet one")
     parser.add_argument("--growth", type=float, default=256, help="most MiB that a node may grow by")
+    parser.add_argument("--limits", type=pathlib.Path, help="a file of [[service.limit]] for the labs")
     parser.add_argument("--rows", metavar="FILE", help="adds rows as those of prism-lab bench")
     parser.add_argument("--name", default=RESULT, help="name of the labs")
     parser.add_argument("--prism", type=pathlib.Path, default=PROGRAMS / "prism", help="the program of the nodes")
