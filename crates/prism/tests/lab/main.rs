@@ -15,6 +15,7 @@
     reason = "test code"
 )]
 
+mod access;
 mod acme;
 mod buckets;
 mod bulk;
@@ -35,7 +36,6 @@ mod impair;
 mod ktls;
 mod leaving;
 mod lifecycle;
-mod limits;
 mod links;
 mod long_path;
 mod manners;

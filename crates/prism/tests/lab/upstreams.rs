@@ -2,7 +2,6 @@
 //! every form of HTTP/1.1, servers that come and go.
 
 mod ambiguous;
-mod auth;
 pub mod behind;
 mod duties;
 mod faults;
@@ -32,10 +31,10 @@ use behind::Behind;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// A GET of this length does not pass the frontend.
-const LONG: usize = 1 << 20;
+pub const LONG: usize = 1 << 20;
 
 /// The requests that a test makes by curl, with what they print.
-fn curl(behind: &Behind, url: &str, arguments: &[&str]) -> String {
+pub fn curl(behind: &Behind, url: &str, arguments: &[&str]) -> String {
     let mut command = behind.cluster.lab.command("client", "curl").unwrap();
     command.args(["--silent", "--show-error", "--max-time", "20"]);
     if let Some(ca) = behind.cluster.lab.ca_file() {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use prism_config::RelayUpTo;
 use prism_lab::LabSpec;
 
-use super::behind::{APP, Behind, pattern};
-use super::{LONG, curl};
 use crate::support::client::{Answer, Client};
 use crate::support::{tls, turn};
+use crate::upstreams::behind::{APP, Behind, pattern};
+use crate::upstreams::{LONG, curl};
 
 /// Behind the application, which is the upstream that asks.
 const AUTH: &str = r#"name = "app"
