@@ -362,7 +362,8 @@ impl<N: NodeRequests> Service for Upstreams<N> {
         exchange: &mut impl Exchange,
         request: RequestRef<'_, Meaning>,
     ) -> io::Result<Served<Error>> {
-        self.pass(exchange, request).await
+        // Boxed, because it is larger than all that other services need for a request.
+        Box::pin(self.pass(exchange, request)).await
     }
 
     fn redirected(
