@@ -70,11 +70,11 @@ impl ServersFileError {
 
 /// The servers that a file lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerList(Vec<Entry>);
+pub struct ServerList(Vec<ListedServer>);
 
 /// A line with a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct ListedServer {
     line: usize,
     /// `None`: all backends.
     backend: Option<String>,
@@ -109,7 +109,7 @@ impl Config {
     }
 
     fn parse_servers(&self, bytes: &[u8]) -> Result<ServerList, (usize, LineFault)> {
-        let mut all: Vec<Entry> = Vec::new();
+        let mut all: Vec<ListedServer> = Vec::new();
         for (line, bytes) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
             let entry = self
                 .parse_line(line, bytes)
@@ -125,7 +125,7 @@ impl Config {
     }
 
     /// The server of a line; `None` of an empty one.
-    fn parse_line(&self, line: usize, bytes: &[u8]) -> Result<Option<Entry>, LineFault> {
+    fn parse_line(&self, line: usize, bytes: &[u8]) -> Result<Option<ListedServer>, LineFault> {
         let content = bytes.split(|byte| *byte == b'#').next();
         let text = std::str::from_utf8(content.unwrap_or_default());
         let text =
@@ -156,7 +156,7 @@ impl Config {
         if let Some((fault, fix)) = self.server_fault(address) {
             return Err(LineFault(fault, fix.into()));
         }
-        Ok(Some(Entry {
+        Ok(Some(ListedServer {
             line,
             backend: backend.map(str::to_owned),
             address,
@@ -166,10 +166,10 @@ impl Config {
     /// The lines of the list that name a server again or no backend of this upstream.
     pub fn doubts_of_servers(&self, upstream: &Upstream, list: &ServerList) -> Vec<String> {
         let backends = || self.backends().filter(|node| upstream.is_at(&node.name));
-        let mut earlier: Vec<&Entry> = Vec::new();
+        let mut earlier: Vec<&ListedServer> = Vec::new();
         let mut doubts = Vec::new();
         for entry in &list.0 {
-            let Entry { line, address, .. } = entry;
+            let ListedServer { line, address, .. } = entry;
             let mut meant = backends().filter(|node| entry.is_at(&node.name)).peekable();
             let name = entry.backend.as_deref().unwrap_or_default();
             let has = |node: &Node| upstream.configured_at(node).contains(*address);
@@ -191,7 +191,7 @@ impl Config {
     }
 }
 
-impl Entry {
+impl ListedServer {
     fn is_at(&self, name: &str) -> bool {
         self.backend
             .as_deref()

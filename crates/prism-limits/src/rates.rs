@@ -35,13 +35,13 @@ pub struct Rates {
 #[derive(Debug, Default)]
 struct Shard {
     /// Empty until the first use.
-    entries: Vec<Entry>,
+    entries: Vec<Spender>,
     /// Places of keys with something to report.
     changed: Vec<u16>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct Spender {
     key: u64,
     /// The time until which all admitted requests are paid for. It is free once that has passed.
     paid_until_ns: u64,
@@ -116,8 +116,8 @@ impl Rates {
         debug_assert!(spent.is_ok());
     }
 
-    /// What was admitted since the last call, by key: at most `max` of them, oldest first. The next
-    /// call goes on with the others.
+    /// The time in ns that was spent since the last call, by key: at most `max` keys, oldest first.
+    /// The next call goes on with the others.
     pub fn take_unreported(&self, max: usize) -> Vec<(u64, u64)> {
         let mut spent = Vec::new();
         let first = self.next_shard.load(Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl Rates {
         &self,
         key: u64,
         now_ns: u64,
-        change: impl FnOnce(&mut Entry) -> Result<bool, u64>,
+        change: impl FnOnce(&mut Spender) -> Result<bool, u64>,
     ) -> Result<(), u64> {
         // By a hash that nobody outside knows, so that no client fills the set of another one.
         let hash = self.hasher.hash_one(key) as usize;
@@ -150,7 +150,7 @@ impl Rates {
         let mut shard = shard.lock();
         let Shard { entries, changed } = &mut *shard;
         if entries.is_empty() {
-            entries.resize(SETS * WAYS, Entry::default());
+            entries.resize(SETS * WAYS, Spender::default());
         }
         let Some(set) = entries.get_mut(first..first + WAYS) else {
             return Ok(());
@@ -160,9 +160,9 @@ impl Rates {
             return Ok(());
         };
         if entry.key != key {
-            *entry = Entry {
+            *entry = Spender {
                 key,
-                ..Entry::default()
+                ..Spender::default()
             };
         }
         entry.pass_time(now_ns);
@@ -189,7 +189,7 @@ impl Shard {
     }
 }
 
-impl Entry {
+impl Spender {
     /// Ends a pause in which nothing was paid for.
     fn pass_time(&mut self, now_ns: u64) {
         let Some(pause_ns) = now_ns.checked_sub(self.paid_until_ns) else {
@@ -204,8 +204,8 @@ impl Entry {
 }
 
 /// The place of a key in its set: its own, or that of the key which has spent least.
-fn place_of(set: &[Entry], key: u64, now_ns: u64) -> usize {
-    let spent = |entry: &Entry| {
+fn place_of(set: &[Spender], key: u64, now_ns: u64) -> usize {
+    let spent = |entry: &Spender| {
         let left_ns = entry.paid_until_ns.saturating_sub(now_ns);
         (entry.key != key, left_ns, entry.unreported_ns)
     };
