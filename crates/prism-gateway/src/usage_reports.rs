@@ -1,5 +1,5 @@
-//! What nodes tell each other of the use of limits: each node sends its own to all others, some
-//! times in a second, if there is something to tell.
+//! Reports of the use of limits between nodes: each node sends its own to all others, some times in
+//! a second, if there is something to tell.
 
 use std::io;
 use std::rc::Rc;

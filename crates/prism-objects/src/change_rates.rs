@@ -62,8 +62,8 @@ impl ChangeRates {
     }
 }
 
-/// Those that a change counts for: the bucket and the caller. Anonymous callers share a name that
-/// no key has.
+/// The bucket and the caller, for both of which a change counts. Anonymous callers share a name
+/// that no key has.
 fn spenders<'s>(
     bucket: &'s str,
     caller: Option<&'s Principal>,

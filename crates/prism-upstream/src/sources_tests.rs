@@ -106,7 +106,7 @@ fn each_source_adds_servers_that_no_earlier_one_names() {
     // It knows nothing of what operators have added at be1.
     let expected = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"];
     assert_eq!(servers_of(&node, "be1"), expected);
-    // What a reload or a restart leaves out comes back.
+    // Servers that a reload or a restart leaves out come back.
     let mut other = files.config(&[]);
     other.service.upstream = Some(vec![Upstream::default()].into());
     node.reconfigure(&other);

@@ -94,7 +94,7 @@ impl Site {
         self.both.curl(way, &url, &arguments)
     }
 
-    /// What both ways have in common, which has to be the same.
+    /// The answer of both ways, which has to be the same.
     fn alike<T: std::fmt::Debug + PartialEq>(&self, what: &str, ask: impl Fn(Way) -> T) -> T {
         let [old, new] = WAYS.map(ask);
         assert_eq!(old, new, "{what}");
@@ -272,7 +272,7 @@ impl Site {
         }
     }
 
-    /// Of three reports at the same time two are made.
+    /// Two of three reports at the same time are made.
     fn reports(&self) {
         let url = format!("https://{HOST}/api/reports/a");
         for way in WAYS {
